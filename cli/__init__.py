@@ -1,0 +1,1 @@
+"""The ``confidential-csi`` command: roles of the driver and tools for its users."""

@@ -1,0 +1,1 @@
+"""The CSI plugin: controller and node services, on the untrusted host side."""

@@ -1,0 +1,1 @@
+"""Block storage backends behind one interface; on the untrusted host side."""

@@ -1,0 +1,270 @@
+"""The seam between the CSI driver and the places where disks live.
+
+A provider implements :class:`BlockVolumeProvider` and whichever optional interfaces its backend can
+honour; the capabilities that the driver advertises follow from that. It is found through the
+``confidential_csi.providers`` entry point (``providers/registry.py``), so a third party can add one
+without touching this repository.
+
+Rules for every method:
+
+* The backend is the database. Names and tags are pure functions of the CSI name; nothing that matters
+  is kept in memory or beside the backend. A call can be killed at any instruction, and a replay by
+  another process finishes the work or finds it done.
+* Sizes are integers in bytes.
+* "Could not be asked" (:class:`~providers.errors.UnavailableError`) is never reported as "not found".
+* Every wait ends at the deadline with :class:`~providers.errors.DeadlineError`.
+* Handles are this provider's own names for its objects (at most 100 bytes, printable ASCII without
+  spaces). A handle from outside is untrusted text: one that the provider could not have made is simply
+  unknown, and reaches neither a file system nor a cloud API.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import ClassVar, Generic, TypeVar
+
+from providers.deadline import Deadline
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Encryption:
+    """How the guest opens the volume. Both values are public: a type, and the *path* of a key."""
+
+    encrypt_type: str
+    kbs_key_id: str
+
+
+class SourceKind(Enum):
+    """What a volume's first content is copied from."""
+
+    SNAPSHOT = "snapshot"
+    VOLUME = "volume"
+
+
+@dataclass(frozen=True)
+class ContentSource:
+    """A volume's or snapshot's handle whose content a new volume starts with."""
+
+    kind: SourceKind
+    handle: str
+
+
+@dataclass(frozen=True)
+class VolumeRequest:
+    """One validated CreateVolume, as a provider sees it."""
+
+    name: str
+    """The CSI name: 1 to 128 bytes of UTF-8, no control characters; otherwise any text."""
+    size_bytes: int
+    """Size to create: a multiple of the provider's step, within its limits, at least the source's size."""
+    encryption: Encryption | None
+    """Recorded with the disk; None means that the volume is not encrypted."""
+    fs_type: str
+    """File system the guest will make. Recorded with the disk; never made on the host."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """The StorageClass parameters that this provider declared, as ``validate_parameters`` accepted them."""
+    source: ContentSource | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """PVC and PV names, for people who look at the backend; no decision rests on them."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume as the backend knows it."""
+
+    handle: str
+    name: str
+    """The CSI name it was created for."""
+    size_bytes: int
+    """Its real size now."""
+    created_size_bytes: int
+    """Its size when it was created, so that a replayed create still matches after an expansion."""
+    encryption: Encryption | None
+    fs_type: str
+    source: ContentSource | None
+    disk_id: str
+    """What attaches it to a PodVM (CAA's ``cloud-volume-path``); never the path of a file on a node."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """More public facts for the PV's attributes, under the names users know (``ebs-volume-id`` …)."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A point-in-time, crash-consistent copy of a volume."""
+
+    handle: str
+    name: str
+    source_handle: str
+    """Handle of the volume it was taken from; that volume may be gone."""
+    size_bytes: int
+    """Smallest size of a volume restored from it."""
+    created_at: datetime
+    """Timezone-aware, UTC."""
+    ready: bool
+    encryption: Encryption | None
+    """The source's: the copied LUKS header opens with the source's key."""
+    fs_type: str
+
+
+@dataclass(frozen=True)
+class Page(Generic[Item]):
+    """One page of a listing."""
+
+    items: tuple[Item, ...]
+    next_token: str
+    """Give this back for the next page; empty on the last one."""
+
+
+class BlockVolumeProvider(ABC):
+    """Creates and deletes raw disks. Thread-safe."""
+
+    name: ClassVar[str]
+    """As in ``cloudProvider`` and ``--provider``."""
+    size_step_bytes: ClassVar[int]
+    """Sizes are multiples of this."""
+    minimum_size_bytes: ClassVar[int]
+    maximum_size_bytes: ClassVar[int]
+    parameter_names: ClassVar[frozenset[str]]
+    """StorageClass parameters that are this provider's own."""
+
+    @abstractmethod
+    def validate_parameters(self, parameters: Mapping[str, str]) -> None:
+        """Check values of this provider's own parameters, without asking the backend.
+
+        Raises:
+            InvalidParameterError: a value, or a combination, can't work; the message names the parameter.
+        """
+
+    @abstractmethod
+    def handle_for_name(self, name: str) -> str:
+        """The handle that a volume of this CSI name has or would have.
+
+        It serves PVs of the older Go driver, whose volume handle is the bare CSI name.
+        """
+
+    @abstractmethod
+    def create_volume(self, request: VolumeRequest, deadline: Deadline) -> Volume:
+        """Create the volume of that name, or return the one there is, unchanged, whatever its size,
+        encryption or source: the caller compares these.
+
+        Two callers with one name, in one process or two, end with one volume.
+
+        Raises:
+            AlreadyExistsError: the existing one differs in a parameter of this provider's own.
+            VolumeNotFoundError, SnapshotNotFoundError: the source does not exist (nothing was created).
+            InvalidParameterError, SizeOutOfRangeError, QuotaExceededError: nothing was created.
+            UnavailableError: nothing was sent. OutcomeUnknownError, DeadlineError: it may exist.
+        """
+
+    @abstractmethod
+    def delete_volume(self, handle: str, deadline: Deadline) -> None:
+        """Delete the volume; one that does not exist is a success.
+
+        Raises:
+            InUseError: something uses the disk; nothing was changed.
+            UnavailableError: it could not be asked or deleted; call again.
+        """
+
+    @abstractmethod
+    def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
+        """The volume as it is now.
+
+        Raises:
+            VolumeNotFoundError: there is none. UnavailableError: the backend could not be asked.
+        """
+
+    @abstractmethod
+    def volume_exists(self, handle: str, deadline: Deadline) -> bool:
+        """Whether the volume exists.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
+        """
+
+
+class VolumeExpander(ABC):
+    """Can make a volume larger, attached or not."""
+
+    @abstractmethod
+    def expand_volume(self, handle: str, size_bytes: int, deadline: Deadline) -> int:
+        """Make it at least ``size_bytes`` (a multiple of the step) and return its real size in bytes.
+
+        A volume that is large enough already is left alone; none is ever made smaller.
+
+        Raises:
+            VolumeNotFoundError, QuotaExceededError: nothing was changed.
+            UnavailableError, OutcomeUnknownError, DeadlineError: call again.
+        """
+
+
+class VolumeSnapshotter(ABC):
+    """Can take snapshots, and create volumes whose source is one."""
+
+    @abstractmethod
+    def create_snapshot(self, name: str, source_handle: str, deadline: Deadline) -> Snapshot:
+        """Take the snapshot of that name, or return the one there is; the caller compares its source.
+
+        Raises:
+            VolumeNotFoundError: no such source, nothing was created. QuotaExceededError: likewise.
+            UnavailableError: nothing was sent. OutcomeUnknownError, DeadlineError: it may exist.
+        """
+
+    @abstractmethod
+    def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
+        """Delete the snapshot; one that does not exist is a success. Volumes made from it are untouched.
+
+        Raises:
+            InUseError, UnavailableError: as for volumes.
+        """
+
+    @abstractmethod
+    def get_snapshot(self, handle: str, deadline: Deadline) -> Snapshot:
+        """The snapshot as it is now.
+
+        Raises:
+            SnapshotNotFoundError: there is none. UnavailableError: the backend could not be asked.
+        """
+
+    @abstractmethod
+    def list_snapshots(
+        self, source_handle: str | None, max_entries: int, token: str, deadline: Deadline
+    ) -> Page[Snapshot]:
+        """Snapshots in a stable order, of one source if given; ``max_entries`` 0 means no bound.
+
+        Raises:
+            InvalidTokenError: the token is not one of ours. UnavailableError: could not be asked.
+        """
+
+
+class VolumeCloner(ABC):
+    """``create_volume`` accepts a source of kind :attr:`SourceKind.VOLUME`."""
+
+
+class VolumeLister(ABC):
+    """Can list the volumes this driver made."""
+
+    @abstractmethod
+    def list_volumes(self, max_entries: int, token: str, deadline: Deadline) -> Page[Volume]:
+        """Volumes in a stable order; ``max_entries`` 0 means no bound.
+
+        Raises:
+            InvalidTokenError: the token is not one of ours. UnavailableError: could not be asked.
+        """
+
+
+class CapacityReporter(ABC):
+    """Knows how much can still be created."""
+
+    @abstractmethod
+    def available_bytes(self, parameters: Mapping[str, str], deadline: Deadline) -> int:
+        """Bytes available for new volumes with these parameters.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
+        """
