@@ -2,19 +2,57 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
+BIN := $(VENV)/bin
+PROTO := $(wildcard proto/*.proto)
 
 .DEFAULT_GOAL := help
+.PHONY: help demo test bench lint format proto lock machine clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its pod, in a real VM
+	@$(BIN)/python -m tests.demo
+
+test: lint ## Every check and test but the cluster's
+	$(BIN)/python -m pytest tests
+
+bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
+	$(BIN)/python -m tests.bench
+
+lint: $(VENV)/.installed ## ruff, mypy --strict, import rules between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed ## Rewrite the sources in the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(VENV)/.installed ## Generate the Python code of proto/ again
+	$(BIN)/python -m proto.generate
 
 lock: $(VENV)/.installed ## Resolve the dependencies again and write locks/ (with hashes)
 	$(BIN)/pip install -q uv
-	for lock in "agent" "driver --extra driver" "dev --group dev --extra driver"; do \
+	set -e; for lock in "agent" "driver --extra driver" "build --group build" "dev --group dev --extra driver"; do \
 	  set -- $$lock; name=$$1; shift; \
 	  $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --custom-compile-command "make lock" "$$@" pyproject.toml -o locks/$$name.txt; \
 	done
 
-.PHONY: help lock
+machine: ## Install the Debian packages and the guest kernel that the lab needs (quick when they are there)
+	tests/lab/setup.sh
+
+# The editable install also registers the commands and the provider entry points; the
+# generated protobuf code lands beside its contracts.
+$(VENV)/.installed: locks/dev.txt pyproject.toml setup.py proto/generate.py $(PROTO) | machine
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r locks/dev.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m proto.generate
+	touch $@
+
+clean: ## Remove everything that was built here
+	rm -rf $(VENV) build dist *.egg-info proto/*_pb2*
