@@ -9,6 +9,10 @@ class ProviderError(Exception):
     """Base of everything a provider raises on purpose."""
 
 
+class ConfigurationError(ProviderError):
+    """The provider can't be loaded as the process is set up: a start-up error, of no RPC."""
+
+
 class InvalidParameterError(ProviderError):
     """A parameter's value, or a combination of values, can never work. Nothing was done."""
 

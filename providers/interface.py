@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from providers.deadline import Deadline
 
@@ -132,6 +132,15 @@ class BlockVolumeProvider(ABC):
     maximum_size_bytes: ClassVar[int]
     parameter_names: ClassVar[frozenset[str]]
     """StorageClass parameters that are this provider's own."""
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> Self:
+        """The provider as the process environment ``settings`` describes it; other variables are ignored.
+
+        Raises:
+            ConfigurationError: a setting is missing or can't work; the message names the variable.
+        """
 
     @abstractmethod
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
