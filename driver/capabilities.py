@@ -1,98 +1,101 @@
-"""Which volume capabilities (access type, access mode, file system, mount flags) the guest can honor."""
+"""Which volume capabilities this driver can honor: one answer for the controller and the node.
+
+A volume is one disk in one PodVM, mounted by the guest: no block mode, no second node, and no second
+writer on one node (two pods on one node are two VMs).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from driver.errors import InvalidArgumentError
+from driver.errors import InvalidArgument
 from proto import csi_pb2
 
 DEFAULT_FS_TYPE = "ext4"
+SUPPORTED_FS_TYPES = frozenset({"ext4", "xfs"})
+ENCRYPTED_FS_TYPES = frozenset({"ext4"})
+"""CDH's SecureMount, and so the guest agent, knows only ext4 inside LUKS."""
 
-#: File systems the guest can make. With encryption only ext4: CDH makes and checks no other.
-FS_TYPES = ("ext4", "xfs")
-ENCRYPTED_FS_TYPES = ("ext4",)
+HONORED_MOUNT_FLAGS = frozenset({"ro", "nodev", "nosuid"})
+"""``ro`` as in a read-only publish; the guest always applies the other two. Nothing carries more of them
+into the guest (CAA's annotation has no mount options), so anything else would be dropped in silence."""
 
 _Mode = csi_pb2.VolumeCapability.AccessMode
-
-#: One disk goes to one PodVM. SINGLE_NODE_MULTI_WRITER stays out: two pods of a node are two VMs.
-ACCESS_MODES = frozenset({_Mode.SINGLE_NODE_WRITER, _Mode.SINGLE_NODE_SINGLE_WRITER})
-
-#: Mount flags do not travel to the guest (CAA's annotation has no field for them). These name what
-#: the guest does in any case: it mounts read-write with nodev and nosuid.
-MOUNT_FLAGS = frozenset({"rw", "nodev", "nosuid"})
+_WRITER_MODES = frozenset({_Mode.SINGLE_NODE_WRITER, _Mode.SINGLE_NODE_SINGLE_WRITER})
+_READER_MODES = frozenset({_Mode.SINGLE_NODE_READER_ONLY})
 
 
-class UnsupportedCapabilityError(InvalidArgumentError):
-    """A well-formed capability that this driver does not offer."""
+class UnsupportedCapability(InvalidArgument):
+    """A well-formed capability that no volume of this driver has."""
 
 
-def check_capability(capability: csi_pb2.VolumeCapability) -> str:
-    """Check one capability and return its file system type, the default filled in.
+@dataclass(frozen=True)
+class MountAccess:
+    """A capability that can be honored."""
+
+    fs_type: str
+    """As asked for, or the default; lower case."""
+    read_only: bool
+    mount_flags: tuple[str, ...]
+    """Of :data:`HONORED_MOUNT_FLAGS`, sorted, without duplicates and without ``ro``."""
+
+
+def check_capability(capability: csi_pb2.VolumeCapability, *, encrypted: bool) -> MountAccess:
+    """What one capability asks for.
 
     Raises:
-        InvalidArgumentError: access type or access mode is missing.
-        UnsupportedCapabilityError: it is well-formed, but not offered.
+        InvalidArgument: it has no access type or no access mode.
+        UnsupportedCapability: its access type, mode, file system or a mount flag can't be honored.
     """
     access_type = capability.WhichOneof("access_type")
     if access_type is None:
-        raise InvalidArgumentError("volume_capability: the access type is missing; expected 'mount'")
-    if not capability.HasField("access_mode") or capability.access_mode.mode == _Mode.UNKNOWN:
-        raise InvalidArgumentError(
-            "volume_capability: the access mode is missing; expected SINGLE_NODE_WRITER (ReadWriteOnce) "
-            "or SINGLE_NODE_SINGLE_WRITER (ReadWriteOncePod)"
-        )
-    if access_type == "block":
-        raise UnsupportedCapabilityError(
-            "block volumes are not supported: the guest mounts a file system; use volumeMode Filesystem"
-        )
+        raise InvalidArgument("the volume capability has no access type; it needs 'mount'")
     mode = capability.access_mode.mode
-    if mode not in ACCESS_MODES:
-        name = _Mode.Mode.Name(mode) if mode in _Mode.Mode.values() else str(mode)
-        raise UnsupportedCapabilityError(
-            f"access mode {name} is not supported: a disk is attached to one PodVM at a time; "
+    if mode == _Mode.UNKNOWN:
+        raise InvalidArgument("the volume capability has no access mode; it needs SINGLE_NODE_WRITER")
+    if access_type == "block":
+        raise UnsupportedCapability(
+            "volumeMode Block is not supported: the guest hands containers a mounted file system; "
+            "use volumeMode Filesystem"
+        )
+    if mode not in _WRITER_MODES | _READER_MODES:
+        known = _Mode.Mode.Name(mode) if mode in _Mode.Mode.values() else f"number {mode}"
+        raise UnsupportedCapability(
+            f"access mode {known} is not supported: one disk can be in one PodVM only; "
             "use ReadWriteOnce or ReadWriteOncePod"
         )
-    refused = sorted(set(capability.mount.mount_flags) - MOUNT_FLAGS)
-    if refused:
-        hint = " (for a read-only mount set readOnly in the pod's volume)" if "ro" in refused else ""
-        raise UnsupportedCapabilityError(
-            f"mount option {refused[0][:64]!r} can't be honored in the guest, which always mounts with "
-            f"nodev,nosuid; remove it from mountOptions{hint}"
-        )
     fs_type = capability.mount.fs_type or DEFAULT_FS_TYPE
-    if fs_type not in FS_TYPES:
-        raise UnsupportedCapabilityError(
-            f"file system {fs_type[:64]!r} is not supported; expected one of {', '.join(FS_TYPES)}"
+    allowed = ENCRYPTED_FS_TYPES if encrypted else SUPPORTED_FS_TYPES
+    if fs_type not in allowed:
+        raise UnsupportedCapability(
+            f"fsType {fs_type[:40]!r} is not supported on {'an encrypted' if encrypted else 'a plain'} "
+            f"volume; use one of: {', '.join(sorted(allowed))}"
         )
-    return fs_type
+    flags = set(capability.mount.mount_flags)
+    unknown = sorted(flags - HONORED_MOUNT_FLAGS)
+    if unknown:
+        name = unknown[0].partition("=")[0]  # the specification lets a value be sensitive
+        raise UnsupportedCapability(
+            f"mount option {name[:20]!r} can't be honored in the guest; remove it from mountOptions "
+            f"(supported: {', '.join(sorted(HONORED_MOUNT_FLAGS))})"
+        )
+    return MountAccess(
+        fs_type=fs_type,
+        read_only=mode in _READER_MODES or "ro" in flags,
+        mount_flags=tuple(sorted(flags - {"ro"})),
+    )
 
 
-def check_capabilities(capabilities: Iterable[csi_pb2.VolumeCapability]) -> str:
-    """Check all capabilities of a request, and return the one file system type they ask for.
-
-    Any one that is not supported refuses them all.
+def check_capabilities(
+    capabilities: Sequence[csi_pb2.VolumeCapability], *, encrypted: bool
+) -> tuple[MountAccess, ...]:
+    """What a list of capabilities asks for; one that can't be honored spoils the list (field case A10).
 
     Raises:
-        InvalidArgumentError: there is none, one is malformed, or they ask for different file systems.
-        UnsupportedCapabilityError: one is not offered.
+        InvalidArgument: the list is empty or an entry is incomplete.
+        UnsupportedCapability: an entry can't be honored.
     """
-    fs_types = {check_capability(capability) for capability in capabilities}
-    if not fs_types:
-        raise InvalidArgumentError("volume_capabilities is empty; expected at least one")
-    if len(fs_types) > 1:
-        raise InvalidArgumentError(f"volume_capabilities ask for several file systems: {sorted(fs_types)}")
-    return fs_types.pop()
-
-
-def check_encrypted_fs_type(fs_type: str) -> None:
-    """Refuse a file system that can't be combined with encryption.
-
-    Raises:
-        UnsupportedCapabilityError: it can't.
-    """
-    if fs_type not in ENCRYPTED_FS_TYPES:
-        raise UnsupportedCapabilityError(
-            f"file system {fs_type!r} can't be combined with encrypt-type: expected "
-            f"{', '.join(ENCRYPTED_FS_TYPES)}"
-        )
+    if not capabilities:
+        raise InvalidArgument("volume_capabilities is empty; it needs at least one capability")
+    return tuple(check_capability(capability, encrypted=encrypted) for capability in capabilities)

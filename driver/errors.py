@@ -1,7 +1,7 @@
-"""What an RPC can report, and the one table from errors to gRPC status codes.
+"""What an RPC can report, and the gRPC status code of each: the services' own errors and the providers'.
 
-Services raise; ``driver/interceptor.py`` turns what they raise into a status. Messages say what was
-wrong, what was expected and what to do; they are shown in Kubernetes events and never hold a secret.
+Services raise; the interceptor turns what they raise into a status. Messages say what was wrong, what was
+expected and what to do, and never hold a secret: they are shown in Kubernetes events.
 """
 
 from __future__ import annotations
@@ -9,117 +9,127 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import ClassVar
 
 import grpc
 
-from providers import errors as provider_errors
+from providers import errors as provider
 
-#: Kubernetes cuts event messages at 1024 bytes, and adds words of its own.
+#: Kubernetes cuts event messages at 1,024 bytes, and the sidecars put words of their own in front.
 MAXIMUM_MESSAGE_BYTES = 980
 
 
 class DriverError(Exception):
-    """Base of what the driver itself reports."""
+    """Base of everything a service raises on purpose."""
+
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
 
 
-class InvalidArgumentError(DriverError):
-    """The request can never work as it is."""
+class InvalidArgument(DriverError):
+    """The request can never work as it stands."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
 
 
-class NotFoundError(DriverError):
-    """The object of the request does not exist."""
+class NotFound(DriverError):
+    """What the request names does not exist."""
+
+    code = grpc.StatusCode.NOT_FOUND
 
 
-class AlreadyExistsError(DriverError):
-    """The name or place is taken by something that the request does not describe."""
+class AlreadyExists(DriverError):
+    """It exists, but not as the request describes it."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
 
 
-class OutOfRangeError(DriverError):
-    """The requested size can't be had."""
+class FailedPrecondition(DriverError):
+    """Something else has to change before the request can work; nothing is in progress."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class FailedPreconditionError(DriverError):
-    """The request can't be served in the present state; nothing is in progress."""
+class Unavailable(DriverError):
+    """Something needed can't be reached now; try again."""
+
+    code = grpc.StatusCode.UNAVAILABLE
 
 
-class AbortedError(DriverError):
-    """Another operation is, or may be, in progress. Call again."""
+class Aborted(DriverError):
+    """Another call works on the same object, or the outcome is not known yet; try again."""
+
+    code = grpc.StatusCode.ABORTED
 
 
-class UnavailableError(DriverError):
-    """Something needed could not be asked. Call again."""
+class OutOfRange(DriverError):
+    """No size satisfies the request."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
 
 
-class UnimplementedError(DriverError):
+class Internal(DriverError):
+    """This driver or its node is broken; a person must look."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+class Unimplemented(DriverError):
     """The provider does not offer what this RPC needs; no capability advertises it."""
 
+    code = grpc.StatusCode.UNIMPLEMENTED
 
-#: Looked up along the method resolution order of the exception's class, so that a subclass defined by a
-#: third party's provider maps like its base.
-CODES: Mapping[type[Exception], grpc.StatusCode] = MappingProxyType(
+
+#: Looked up along the class's bases, so that a subclass made by a third party's provider maps like its base.
+PROVIDER_CODES: Mapping[type, grpc.StatusCode] = MappingProxyType(
     {
-        InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
-        NotFoundError: grpc.StatusCode.NOT_FOUND,
-        AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
-        OutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
-        FailedPreconditionError: grpc.StatusCode.FAILED_PRECONDITION,
-        AbortedError: grpc.StatusCode.ABORTED,
-        UnavailableError: grpc.StatusCode.UNAVAILABLE,
-        UnimplementedError: grpc.StatusCode.UNIMPLEMENTED,
-        DriverError: grpc.StatusCode.INTERNAL,
-        provider_errors.InvalidParameterError: grpc.StatusCode.INVALID_ARGUMENT,
-        provider_errors.SizeOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
-        provider_errors.VolumeNotFoundError: grpc.StatusCode.NOT_FOUND,
-        provider_errors.SnapshotNotFoundError: grpc.StatusCode.NOT_FOUND,
-        provider_errors.AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
-        provider_errors.InUseError: grpc.StatusCode.FAILED_PRECONDITION,
-        provider_errors.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-        provider_errors.InvalidTokenError: grpc.StatusCode.ABORTED,
-        provider_errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
-        provider_errors.OutcomeUnknownError: grpc.StatusCode.ABORTED,
-        provider_errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
-        provider_errors.CorruptStateError: grpc.StatusCode.INTERNAL,
-        provider_errors.ProviderError: grpc.StatusCode.INTERNAL,
+        provider.InvalidParameterError: grpc.StatusCode.INVALID_ARGUMENT,
+        provider.SizeOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
+        provider.VolumeNotFoundError: grpc.StatusCode.NOT_FOUND,
+        provider.SnapshotNotFoundError: grpc.StatusCode.NOT_FOUND,
+        provider.AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+        provider.InUseError: grpc.StatusCode.FAILED_PRECONDITION,
+        provider.QuotaExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        provider.InvalidTokenError: grpc.StatusCode.ABORTED,
+        provider.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+        provider.OutcomeUnknownError: grpc.StatusCode.ABORTED,
+        provider.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+        provider.CorruptStateError: grpc.StatusCode.INTERNAL,
+        provider.ProviderError: grpc.StatusCode.INTERNAL,
     }
 )
 
 
-def code_for(error: BaseException) -> grpc.StatusCode | None:
-    """The status code of an error raised on purpose; None for an exception nobody planned."""
-    for base in type(error).__mro__:
-        code = CODES.get(base)
-        if code is not None:
-            return code
-    return None
+def code_for(error: Exception) -> grpc.StatusCode | None:
+    """The status code of an error raised on purpose; None for an exception that nobody planned."""
+    if isinstance(error, DriverError):
+        return error.code
+    return next((PROVIDER_CODES[base] for base in type(error).__mro__ if base in PROVIDER_CODES), None)
 
 
 @contextmanager
-def change_may_be_sent(what: str) -> Iterator[None]:
-    """Around the calls of a provider that create or change something.
+def change_may_be_sent(change: str) -> Iterator[None]:
+    """Around calls of a provider that create or change something; ``change`` names it in the message.
 
-    The Kubernetes sidecars take INTERNAL as "finished, nothing pending" and then forget the object, so
-    in here an error with that meaning becomes ABORTED, "may be in progress": the call is repeated
-    (CSI 1.12 "Error Scheme"; external-provisioner ``checkError``).
-
-    Args:
-        what: names the change in the message ("creating volume 'pvc-1'").
+    The sidecars take INTERNAL as "finished, nothing pending" and forget the object, which then leaks (CSI
+    1.12 "Error Scheme"; external-provisioner ``checkError``). So an error that would mean INTERNAL becomes
+    ABORTED here: "may be in progress", and the call is repeated.
 
     Raises:
-        AbortedError: instead of an unplanned exception, or of one that maps to INTERNAL.
+        Aborted: in place of an unplanned exception, and of one that maps to INTERNAL.
     """
     try:
         yield
     except Exception as error:
         code = code_for(error)
-        if code is not None and code is not grpc.StatusCode.INTERNAL:
+        if code not in (None, grpc.StatusCode.INTERNAL):
             raise
-        reason = str(error) if code is not None else f"unexpected {type(error).__name__}"
-        raise AbortedError(f"{what}: {reason}; it may have been done, the call will be repeated") from error
+        reason = f"unexpected {type(error).__name__}" if code is None else str(error)
+        raise Aborted(f"{change}: {reason}; part of it may have been done, call again") from error
 
 
 def bounded(message: str, limit: int = MAXIMUM_MESSAGE_BYTES) -> str:
-    """``message`` cut to at most ``limit`` bytes of UTF-8, with an ellipsis where it was cut."""
+    """``message`` in at most ``limit`` bytes of UTF-8, with an ellipsis where it was cut."""
     data = message.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode("utf-8")
-    return data[: limit - 3].decode("utf-8", "ignore") + "…"
+    return data[: limit - len("…".encode())].decode("utf-8", "ignore") + "…"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from driver.errors import InvalidArgumentError
+from driver.errors import InvalidArgument
 
 #: Bytes; leaves room for it in every message and in the volume context.
 MAXIMUM_LENGTH = 200
@@ -21,10 +21,10 @@ def check_key_path(value: str) -> None:
     """Refuse what Trustee's KBS would not take as a resource path.
 
     Raises:
-        InvalidArgumentError: it is malformed or longer than 200 bytes.
+        InvalidArgument: it is malformed or longer than 200 bytes.
     """
     if len(value.encode("utf-8", "replace")) > MAXIMUM_LENGTH:
-        raise InvalidArgumentError(f"kbs-key-id is longer than {MAXIMUM_LENGTH} bytes")
+        raise InvalidArgument(f"kbs-key-id is longer than {MAXIMUM_LENGTH} bytes")
     if _KEY_PATH.fullmatch(value):
         return
     hint = ""
@@ -32,7 +32,7 @@ def check_key_path(value: str) -> None:
         hint = "; leave out the scheme, the guest adds kbs:/// itself"
     elif value.count("/") == 1:
         hint = "; the repository (first segment) is mandatory"
-    raise InvalidArgumentError(
-        f"kbs-key-id {value[:80]!r} is not a KBS resource path: expected repository/type/tag, each of letters, "
-        f"digits, '_', '-' and (not first) '.'{hint}"
+    raise InvalidArgument(
+        f"kbs-key-id {value[:80]!r} is not a KBS resource path: expected repository/type/tag, each of "
+        f"letters, digits, '_', '-' and (not first) '.'{hint}"
     )

@@ -1,7 +1,4 @@
-"""One operation at a time on one object, within this process.
-
-Across processes nothing is locked: creation is idempotent at the provider.
-"""
+"""One call at a time on one object; the others are told to try again (CSI: ABORTED)."""
 
 from __future__ import annotations
 
@@ -9,29 +6,31 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from driver.errors import AbortedError
+from driver.errors import Aborted
 
 
 class InFlight:
-    """The keys of the objects being worked on. Thread-safe; never waits."""
+    """The objects that calls of this process are working on."""
 
     def __init__(self) -> None:
-        self._keys: set[str] = set()
         self._mutex = threading.Lock()
+        self._held: set[str] = set()
 
     @contextmanager
-    def hold(self, key: str) -> Iterator[None]:
-        """Claim ``key`` for the duration of the block.
+    def hold(self, *keys: str) -> Iterator[None]:
+        """Hold all of ``keys`` or none; never waits.
 
         Raises:
-            AbortedError: another call holds it.
+            Aborted: another call holds one of them.
         """
+        wanted = set(keys)
         with self._mutex:
-            if key in self._keys:
-                raise AbortedError(f"another operation on {key[:160]!r} is in progress; call again later")
-            self._keys.add(key)
+            busy = wanted & self._held
+            if busy:
+                raise Aborted(f"another call is working on {min(busy)!r}; try again when it has ended")
+            self._held |= wanted
         try:
             yield
         finally:
             with self._mutex:
-                self._keys.remove(key)
+                self._held -= wanted
