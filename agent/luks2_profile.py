@@ -1,0 +1,404 @@
+"""What a LUKS2 header may say: an allow-list, spelled out in two profiles.
+
+A header has a checksum but no signature, so whoever owns the disk can write one: with a null cipher, or
+around a volume key they know (CVE-2025-59054, CVE-2025-58356). :func:`audit` takes a well-formed header and
+refuses everything that is not listed here, down to members it does not know. It can't tell a genuine header
+from a forged one that keeps to the list; that is for the record of on-disk format 1, keyed by the volume's
+own key.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.errors import Refused
+from agent.luks2 import CHECKSUM_FIELD_BYTES, CHECKSUM_OFFSET, Header, HeaderError, parse_pair
+from agent.luks2_metadata import METADATA_SIZES, show
+
+RULES: Final[Mapping[str, str]] = {
+    "header-binary": "checksum sha256, lower-case UUID, zero padding; metadata size as in the profile",
+    "header-copies": "both copies valid, and equal but for magic, salt, offset and checksum",
+    "header-duplicate-member": "no JSON object holds one name twice",
+    "header-unknown-member": "no member beyond those cryptsetup writes for a plain volume, and none missing",
+    "header-number": "numbers are plain: ASCII digits without leading zeros in strings, integers elsewhere",
+    "header-base64": "salts and digests are canonical base64 of the expected length",
+    "header-config": "no flags, no requirements (re-encryption); keyslots area as in the profile",
+    "header-tokens": "no tokens",
+    "header-segment": "one segment, type crypt, from the profile's data offset to the end of the device",
+    "header-segment-cipher": "segment encryption aes-xts-plain64, iv_tweak 0, the profile's sector size",
+    "header-digest": "one pbkdf2 digest that ties every keyslot to the segment",
+    "header-keyslot": "1 to the profile's number of keyslots, type luks2, with the profile's key size",
+    "header-keyslot-cipher": "keyslot area encryption aes-xts-plain64 with the profile's key size",
+    "header-keyslot-area": "keyslot areas aligned, large enough, apart from each other, in the keyslots area",
+    "header-keyslot-af": "anti-forensic splitter luks1 with 4000 stripes and the profile's hash",
+    "header-keyslot-kdf": "a key derivation of the profile, within its bounds on cost",
+}
+"""Stable identifiers of the rules, as they appear in error messages, and what each demands."""
+
+CIPHER: Final = "aes-xts-plain64"
+STRIPES: Final = 4000
+_SALT_BYTES = 32
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+# All of a copy but magic, salt, offset and checksum.
+_SHARED = (slice(6, 104), slice(168, 256), slice(264, CHECKSUM_OFFSET), slice(512, None))
+_PADDING = (slice(264, CHECKSUM_OFFSET), slice(CHECKSUM_OFFSET + CHECKSUM_FIELD_BYTES, 4096))
+
+
+class ProfileViolation(Refused):
+    """The header says something the profile does not allow. ``rule`` is a key of :data:`RULES`."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(rule, f"LUKS2 header refused: {detail}")
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """An inclusive range of integers."""
+
+    low: int
+    high: int
+
+    def __contains__(self, value: int) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Argon2Bounds:
+    """What an argon2 keyslot may cost. ``memory_kib`` counts KiB, as LUKS2 does."""
+
+    variants: frozenset[str]
+    time: Bounds
+    memory_kib: Bounds
+    cpus: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything a header may vary in, with its bounds. Sizes and offsets are in bytes.
+
+    ``argon2`` is None where no argon2 keyslot is allowed. ``priorities`` are the values an explicit keyslot
+    priority may have; cryptsetup writes none for the normal one.
+    """
+
+    name: str
+    metadata_sizes: frozenset[int]
+    keyslots_area: Bounds
+    data_offset: Bounds
+    sector_sizes: frozenset[int]
+    volume_key_sizes: frozenset[int]
+    keyslot_key_sizes: frozenset[int]
+    max_keyslots: int
+    hashes: frozenset[str]
+    pbkdf2_iterations: Bounds
+    argon2: Argon2Bounds | None
+    digest_iterations: Bounds
+    priorities: frozenset[int]
+
+
+FORMAT_1: Final = Profile(
+    name="format-1",
+    metadata_sizes=frozenset({16 * 1024}),
+    keyslots_area=Bounds(1024 * 1024, 1024 * 1024),
+    data_offset=Bounds(4 * 1024 * 1024, 4 * 1024 * 1024),
+    sector_sizes=frozenset({4096}),
+    volume_key_sizes=frozenset({64}),
+    keyslot_key_sizes=frozenset({64}),
+    # As many areas of 252 KiB as fit.
+    max_keyslots=4,
+    hashes=frozenset({"sha256"}),
+    # Keys are random, so 1,000 is enough; 100,000 keeps the worst unlock under a second even when emulated.
+    pbkdf2_iterations=Bounds(1_000, 100_000),
+    argon2=None,
+    digest_iterations=Bounds(1_000, 100_000),
+    priorities=frozenset(),
+)
+"""On-disk format 1, what this project writes."""
+
+FOREIGN: Final = Profile(
+    name="foreign",
+    metadata_sizes=frozenset(METADATA_SIZES),
+    keyslots_area=Bounds(256 * 1024, 32 * 1024 * 1024),
+    data_offset=Bounds(288 * 1024, 64 * 1024 * 1024),
+    sector_sizes=frozenset({512, 1024, 2048, 4096}),
+    volume_key_sizes=frozenset({32, 64}),
+    keyslot_key_sizes=frozenset({32, 64}),
+    max_keyslots=8,
+    hashes=frozenset({"sha256", "sha512"}),
+    # cryptsetup aims at two seconds a keyslot and an eighth of a second a digest: today's fastest machines
+    # reach about half of these.
+    pbkdf2_iterations=Bounds(1_000, 20_000_000),
+    argon2=Argon2Bounds(
+        variants=frozenset({"argon2i", "argon2id"}),
+        time=Bounds(1, 64),
+        memory_kib=Bounds(32, 1024 * 1024),
+        cpus=Bounds(1, 4),
+    ),
+    digest_iterations=Bounds(1_000, 2_000_000),
+    priorities=frozenset({0, 1, 2}),
+)
+"""Volumes made by others: cryptsetup's defaults of the last years, with bounded cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedHeader:
+    """The facts of a header that keeps to a profile; what the active mapping is compared with.
+
+    ``header_image_bytes`` is the length of both metadata copies and the keyslots area, from offset 0.
+    """
+
+    uuid: str
+    cipher: str
+    volume_key_bytes: int
+    sector_size: int
+    data_offset_bytes: int
+    iv_tweak: int
+    header_image_bytes: int
+    digest_id: int
+    keyslot_ids: tuple[int, ...]
+
+
+def audit(header: Header, profile: Profile) -> AuditedHeader:
+    """Check one copy against ``profile``. Raises ProfileViolation, naming the rule.
+
+    The keyslot areas were found inside the keyslots area and apart from each other by
+    :func:`agent.luks2.parse_copy`; that is not repeated.
+    """
+    if header.duplicate_members:
+        raise ProfileViolation("header-duplicate-member", f"{show(header.duplicate_members[0])} occurs twice")
+    _audit_binary(header, profile)
+    metadata = header.metadata
+    _members(metadata, {"keyslots", "tokens", "segments", "digests", "config"}, "the metadata")
+    if metadata["tokens"]:
+        raise ProfileViolation("header-tokens", "there are tokens")
+    _audit_config(metadata["config"], profile)
+    sector_size, data_offset = _audit_segment(metadata["segments"], profile)
+    volume_key_bytes = _audit_keyslots(metadata["keyslots"], profile)
+    digest_id = _audit_digest(metadata, profile)
+    if data_offset < header.image_bytes:
+        raise ProfileViolation("header-segment", "the data begins inside the header")
+    return AuditedHeader(
+        uuid=header.binary.uuid,
+        cipher=CIPHER,
+        volume_key_bytes=volume_key_bytes,
+        sector_size=sector_size,
+        data_offset_bytes=data_offset,
+        iv_tweak=0,
+        header_image_bytes=header.image_bytes,
+        digest_id=digest_id,
+        keyslot_ids=tuple(sorted(map(int, metadata["keyslots"]))),
+    )
+
+
+def require_equal_copies(area: bytes) -> None:
+    """Require both copies valid and equal apart from magic, salt, offset and checksum.
+
+    Raises ProfileViolation (``header-copies``).
+    """
+    pair = parse_pair(area)
+    shared = [
+        _shared_bytes(copy, name) for name, copy in (("primary", pair.primary), ("secondary", pair.secondary))
+    ]
+    if shared[0] != shared[1]:
+        raise ProfileViolation("header-copies", "the two copies differ")
+
+
+def _shared_bytes(copy: Header | HeaderError, name: str) -> tuple[bytes, ...]:
+    if isinstance(copy, HeaderError):
+        raise ProfileViolation("header-copies", f"the {name} copy is not valid: {copy.reason}")
+    return tuple(copy.raw[part] for part in _SHARED)
+
+
+def _audit_binary(header: Header, profile: Profile) -> None:
+    binary = header.binary
+    if binary.header_size_bytes not in profile.metadata_sizes:
+        raise ProfileViolation("header-binary", f"the metadata takes {binary.header_size_bytes} bytes")
+    if binary.checksum_algorithm != "sha256":
+        raise ProfileViolation(
+            "header-binary", f"the checksum is {show(binary.checksum_algorithm)}, not sha256"
+        )
+    if not _UUID.fullmatch(binary.uuid):
+        raise ProfileViolation("header-binary", f"the UUID is {show(binary.uuid)}")
+    if any(header.raw[part].strip(b"\0") for part in _PADDING) or binary.checksum[32:].strip(b"\0"):
+        raise ProfileViolation("header-binary", "there are bytes in the padding")
+
+
+def _audit_config(config: Mapping[str, Any], profile: Profile) -> None:
+    for name in ("flags", "requirements"):
+        if name in config:
+            raise ProfileViolation("header-config", f"the configuration has {name}")
+    _members(config, {"json_size", "keyslots_size"}, "the configuration")
+    _decimal(config["json_size"], "json_size")
+    keyslots_size = _decimal(config["keyslots_size"], "keyslots_size")
+    if keyslots_size not in profile.keyslots_area:
+        raise ProfileViolation("header-config", f"the keyslots area takes {keyslots_size} bytes")
+
+
+def _audit_segment(segments: Mapping[str, Any], profile: Profile) -> tuple[int, int]:
+    """Returns the sector size and the data offset in bytes."""
+    if set(segments) != {"0"}:
+        raise ProfileViolation("header-segment", f"there are {len(segments)} segments, not one named 0")
+    segment = segments["0"]
+    if segment["type"] != "crypt":
+        raise ProfileViolation("header-segment", f"the segment's type is {show(segment['type'])}")
+    where = "the segment"
+    _members(segment, {"type", "offset", "size", "iv_tweak", "encryption", "sector_size"}, where)
+    if segment["size"] != "dynamic":
+        raise ProfileViolation("header-segment", "the segment does not reach to the end of the device")
+    offset = _decimal(segment["offset"], "the segment's offset")
+    if offset not in profile.data_offset or offset % 4096:
+        raise ProfileViolation("header-segment", f"the data begins at {offset}")
+    if segment["encryption"] != CIPHER:
+        raise ProfileViolation(
+            "header-segment-cipher", f"the data is encrypted with {show(segment['encryption'])}, not {CIPHER}"
+        )
+    if segment["iv_tweak"] != "0":
+        raise ProfileViolation("header-segment-cipher", f"iv_tweak is {show(segment['iv_tweak'])}, not 0")
+    sector_size: int = segment["sector_size"]
+    if sector_size not in profile.sector_sizes:
+        raise ProfileViolation("header-segment-cipher", f"the sector size is {sector_size}")
+    return sector_size, offset
+
+
+# --- keyslots ---------------------------------------------------------------------------------------------
+
+
+def _audit_keyslots(keyslots: Mapping[str, Any], profile: Profile) -> int:
+    """Returns the size of the volume key in bytes."""
+    if not 1 <= len(keyslots) <= profile.max_keyslots:
+        raise ProfileViolation(
+            "header-keyslot", f"there are {len(keyslots)} keyslots, not 1 to {profile.max_keyslots}"
+        )
+    sizes = set()
+    for name, keyslot in keyslots.items():
+        where = f"keyslot {show(name)}"
+        if not _NUMBER.fullmatch(name) or int(name) > 31:
+            raise ProfileViolation("header-keyslot", f"{where} is not numbered 0 to 31")
+        _audit_keyslot(keyslot, where, profile)
+        sizes.add(keyslot["key_size"])
+    if len(sizes) != 1:
+        raise ProfileViolation("header-keyslot", "the keyslots hold keys of different sizes")
+    size: int = sizes.pop()
+    return size
+
+
+def _audit_keyslot(keyslot: Mapping[str, Any], where: str, profile: Profile) -> None:
+    if keyslot["type"] != "luks2":
+        raise ProfileViolation("header-keyslot", f"{where} is of type {show(keyslot['type'])}")
+    members = {"type", "key_size", "af", "area", "kdf"}
+    if "priority" in keyslot:
+        members.add("priority")
+        if _integer(keyslot["priority"], f"the priority of {where}") not in profile.priorities:
+            raise ProfileViolation("header-keyslot", f"{where} has a priority")
+    _members(keyslot, members, where)
+    if keyslot["key_size"] not in profile.volume_key_sizes:
+        raise ProfileViolation("header-keyslot", f"{where} holds a key of {keyslot['key_size']} bytes")
+
+    area = keyslot["area"]
+    _members(area, {"type", "offset", "size", "encryption", "key_size"}, f"the area of {where}")
+    if area["type"] != "raw":
+        raise ProfileViolation("header-keyslot-area", f"the area of {where} is of type {show(area['type'])}")
+    if area["encryption"] != CIPHER or area["key_size"] not in profile.keyslot_key_sizes:
+        raise ProfileViolation(
+            "header-keyslot-cipher",
+            f"{where} is encrypted with {show(area['encryption'])}, key size {show(area['key_size'])}",
+        )
+    offset = _decimal(area["offset"], f"the offset of {where}")
+    size = _decimal(area["size"], f"the size of {where}")
+    if offset % 4096 or size % 4096 or size < keyslot["key_size"] * STRIPES:
+        raise ProfileViolation("header-keyslot-area", f"{where} takes {size} bytes at {offset}")
+
+    af = keyslot["af"]
+    _members(af, {"type", "stripes", "hash"}, f"the splitter of {where}")
+    if af["type"] != "luks1" or af["stripes"] != STRIPES or af["hash"] not in profile.hashes:
+        raise ProfileViolation("header-keyslot-af", f"the splitter of {where} is {show(af)}")
+    _audit_kdf(keyslot["kdf"], where, profile)
+
+
+def _audit_kdf(kdf: Mapping[str, Any], where: str, profile: Profile) -> None:
+    kind = kdf["type"]
+    where = f"the key derivation of {where}"
+    if kind == "pbkdf2":
+        _members(kdf, {"type", "hash", "iterations", "salt"}, where)
+        bounds = {"iterations": profile.pbkdf2_iterations}
+        if kdf["hash"] not in profile.hashes:
+            raise ProfileViolation("header-keyslot-kdf", f"{where} uses {show(kdf['hash'])}")
+    elif profile.argon2 is not None and kind in profile.argon2.variants:
+        _members(kdf, {"type", "time", "memory", "cpus", "salt"}, where)
+        limits = profile.argon2
+        bounds = {"time": limits.time, "memory": limits.memory_kib, "cpus": limits.cpus}
+    else:
+        raise ProfileViolation("header-keyslot-kdf", f"{where} is {show(kind)}")
+    for name, allowed in bounds.items():
+        value = _integer(kdf[name], f"{name} of {where}")
+        if value not in allowed:
+            raise ProfileViolation(
+                "header-keyslot-kdf", f"{where} has {name} {value}, not {allowed.low} to {allowed.high}"
+            )
+    _base64(kdf["salt"], _SALT_BYTES, f"the salt of {where}")
+
+
+# --- digest -----------------------------------------------------------------------------------------------
+
+
+def _audit_digest(metadata: Mapping[str, Any], profile: Profile) -> int:
+    """Returns the digest's number."""
+    digests = metadata["digests"]
+    if len(digests) != 1:
+        raise ProfileViolation("header-digest", f"there are {len(digests)} digests, not one")
+    ((name, digest),) = digests.items()
+    where = f"digest {show(name)}"
+    if not _NUMBER.fullmatch(name) or int(name) > 7:
+        raise ProfileViolation("header-digest", f"{where} is not numbered 0 to 7")
+    if digest["type"] != "pbkdf2":
+        raise ProfileViolation("header-digest", f"{where} is of type {show(digest['type'])}")
+    _members(digest, {"type", "keyslots", "segments", "hash", "iterations", "salt", "digest"}, where)
+    if digest["segments"] != ["0"] or sorted(digest["keyslots"]) != sorted(metadata["keyslots"]):
+        raise ProfileViolation("header-digest", f"{where} does not tie every keyslot to the segment")
+    if type(digest["hash"]) is not str or digest["hash"] not in profile.hashes:
+        raise ProfileViolation("header-digest", f"{where} uses {show(digest['hash'])}")
+    iterations = _integer(digest["iterations"], f"iterations of {where}")
+    if iterations not in profile.digest_iterations:
+        raise ProfileViolation("header-digest", f"{where} has {iterations} iterations")
+    _base64(digest["salt"], _SALT_BYTES, f"the salt of {where}")
+    _base64(digest["digest"], hashlib.new(digest["hash"]).digest_size, f"the value of {where}")
+    return int(name)
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+def _members(holder: Mapping[str, Any], expected: Collection[str], where: str) -> None:
+    for name in holder:
+        if name not in expected:
+            raise ProfileViolation("header-unknown-member", f"{where} has an unknown member {show(name)}")
+    for name in expected:
+        if name not in holder:
+            raise ProfileViolation("header-unknown-member", f"{where} lacks {name!r}")
+
+
+def _decimal(value: object, where: str) -> int:
+    if type(value) is not str or not _NUMBER.fullmatch(value):
+        raise ProfileViolation("header-number", f"{where} is {show(value)}, not a plain decimal string")
+    return int(value)
+
+
+def _integer(value: object, where: str) -> int:
+    if type(value) is not int:
+        raise ProfileViolation("header-number", f"{where} is {show(value)}, not an integer")
+    return value
+
+
+def _base64(value: object, length: int, where: str) -> None:
+    try:
+        decoded = base64.b64decode(value, validate=True) if type(value) is str else None
+    except (binascii.Error, ValueError):
+        decoded = None
+    # Encoding again rules out stray bits in the last character, which decoders drop.
+    if decoded is None or len(decoded) != length or base64.b64encode(decoded).decode() != value:
+        raise ProfileViolation("header-base64", f"{where} is not canonical base64 of {length} bytes")
