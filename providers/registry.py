@@ -30,13 +30,14 @@ def load_provider(name: str, settings: Mapping[str, str]) -> BlockVolumeProvider
     provider_class = _import(_entry_point(name))
     if not (isinstance(provider_class, type) and issubclass(provider_class, BlockVolumeProvider)):
         raise ConfigurationError(
-            f"the entry point of provider {name!r} is not a BlockVolumeProvider class; fix the package that declares it"
+            f"the entry point of provider {name!r} is not a BlockVolumeProvider class; "
+            "fix the package that declares it"
         )
     return provider_class.from_settings(settings)
 
 
 def _entry_point(name: str) -> EntryPoint:
-    # One distribution can be on the path twice (an editable install beside its source): same value, no conflict.
+    # One distribution can be on the path twice (an editable install beside its source): no conflict.
     found = {candidate.value: candidate for candidate in entry_points(group=ENTRY_POINT_GROUP, name=name)}
     if not found:
         installed = ", ".join(installed_providers()) or "none"
@@ -46,7 +47,8 @@ def _entry_point(name: str) -> EntryPoint:
         )
     if len(found) > 1:
         raise ConfigurationError(
-            f"provider {name!r} is declared more than once ({', '.join(sorted(found))}); uninstall all but one"
+            f"provider {name!r} is declared more than once ({', '.join(sorted(found))}); "
+            "uninstall all but one"
         )
     return next(iter(found.values()))
 
