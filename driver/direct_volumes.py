@@ -1,0 +1,307 @@
+"""Kata's direct-volume root: one directory per published target path, each with a ``mountInfo.json``.
+
+The directory is the only state of the node plugin. Other programs read it at any moment: CAA lists it for
+each new PodVM and counts the records it can read, Kata writes an empty file named after the sandbox beside
+``mountInfo.json`` and reads the first such file back. So a record appears and disappears as a whole
+directory, by one rename, and is prepared or taken apart under a name that no reader decodes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from driver import mountinfo
+from driver.errors import Internal, InvalidArgument, Unavailable
+from driver.mountinfo import MountInfo
+
+DEFAULT_ROOT = Path("/run/kata-containers/shared/direct-volumes")
+MAXIMUM_NAME_BYTES = 255
+_MAXIMUM_FILE_BYTES = 64 * 1024
+_WORK_PREFIX = ".confidential-csi-"
+"""Starts with a character outside the base64 alphabet: CAA and Kata can't take it for a record."""
+
+
+class TargetPathTooLong(InvalidArgument):
+    """The directory name would be longer than a file system allows."""
+
+
+def directory_name(target_path: str) -> str:
+    """The record's directory name: URL-safe base64, with padding, of the raw bytes of the path.
+
+    Raises:
+        TargetPathTooLong: the name would exceed 255 bytes (the path 189).
+    """
+    name = base64.urlsafe_b64encode(target_path.encode()).decode("ascii")
+    if len(name) > MAXIMUM_NAME_BYTES:
+        raise TargetPathTooLong(
+            f"target_path is {len(target_path.encode())} bytes long; Kata's record of it fits a file name "
+            "only up to 189 bytes: use a shorter kubelet root directory or PersistentVolume name"
+        )
+    return name
+
+
+def _target_path(name: str) -> str | None:
+    """The path behind a directory name; None for a name that is not of our making."""
+    try:
+        path = base64.b64decode(name.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        return None
+    return path or None
+
+
+class DirectVolumes:
+    """The records under one root. Thread-safe; callers keep two calls off one target path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._mutex = threading.Lock()
+        self._volume_ids: dict[str, str | None] = {}
+        """Volume id per directory name, to find a volume without reading every record; see find()."""
+        self._examined: tuple[int, int] | None = None
+        """Device and inode of the root last found good: a node's mount table is long, and is read once."""
+        self._remove_leftovers()
+
+    def readiness(self) -> str | None:
+        """None if records written here reach Kata and CAA, else why they can't.
+
+        A root that is missing, or lies on the container's own overlay, means that the host's directory is
+        not mounted: records would land in the container, and pods run on an empty host directory.
+        """
+        try:
+            status = self.root.stat()
+            if not stat.S_ISDIR(status.st_mode):
+                return f"direct-volume root {self.root} is not a directory; {_MOUNT_IT}"
+            identity = (status.st_dev, status.st_ino)
+            if identity != self._examined and _file_system_type(self.root) == "overlay":
+                return f"direct-volume root {self.root} is on the container's overlayfs; {_MOUNT_IT}"
+            self._examined = identity
+        except FileNotFoundError:
+            return f"direct-volume root {self.root} is missing; {_MOUNT_IT}"
+        except OSError as error:
+            return f"direct-volume root {self.root} can't be examined: {error.strerror}"
+        if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
+            return f"direct-volume root {self.root} is not writable for this process"
+        return None
+
+    def require_ready(self) -> None:
+        """Return if :meth:`readiness` finds no fault.
+
+        Raises:
+            Unavailable: it does.
+        """
+        reason = self.readiness()
+        if reason is not None:
+            raise Unavailable(reason)
+
+    def read(self, target_path: str) -> MountInfo | None:
+        """The record of a target path; None if there is none.
+
+        Raises:
+            mountinfo.Damaged: the directory is there, but ``mountInfo.json`` is missing or no valid record.
+            TargetPathTooLong: no such record can exist.
+        """
+        return self._read(directory_name(target_path))
+
+    def sandbox_id(self, target_path: str) -> str | None:
+        """The sandbox that Kata noted beside the record; None if none has (no PodVM uses it yet)."""
+        names = _entry_names(self.root / directory_name(target_path))
+        return min((name for name in names if name != mountinfo.FILE_NAME), default=None)
+
+    def find(self, volume_id: str) -> list[str]:
+        """The target paths at which a volume is published, sorted.
+
+        The root is listed each time, so records made or removed by another process count; only names
+        that this process has not seen yet are read.
+        """
+        names = _entry_names(self.root)
+        with self._mutex:
+            for gone in self._volume_ids.keys() - names:
+                del self._volume_ids[gone]
+            unseen = names - self._volume_ids.keys()
+        for name in unseen:
+            if _target_path(name) is None:
+                self._remember(name, None)
+                continue
+            try:
+                info = self._read(name)
+            except mountinfo.Damaged:
+                continue  # no volume id to know it by; read again next time
+            if info is not None:
+                self._remember(name, info.volume_id)
+        with self._mutex:
+            candidates = [name for name, known in self._volume_ids.items() if known == volume_id]
+        return sorted(path for name in candidates if (path := self._confirm(name, volume_id)) is not None)
+
+    def write(self, target_path: str, info: MountInfo) -> None:
+        """Put the record in place, durably. Readers see the old state or the new one, nothing between.
+
+        A directory that exists (a damaged record, or one whose sandbox Kata noted) keeps its other files.
+
+        Raises:
+            Internal: the system refused; nothing of the new record is left.
+            TargetPathTooLong: nothing was done.
+        """
+        name = directory_name(target_path)
+        directory = self.root / name
+        existed = directory.is_dir()
+        try:
+            work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
+            try:
+                _write_durably(work / mountinfo.FILE_NAME, info.encode())
+                _sync_directory(work)
+                _move_into_place(work, directory)
+                _sync_directory(self.root)
+            except BaseException:
+                if not existed:
+                    with suppress(OSError):  # take it back, if it got that far
+                        directory.rename(work)
+                _discard(work)
+                raise
+        except OSError as error:
+            raise Internal(f"can't write the record of {target_path!r}: {error.strerror}") from error
+        self._remember(name, info.volume_id)
+
+    def sync(self, target_path: str) -> None:
+        """Make a record durable that an earlier, perhaps interrupted, call put in place."""
+        _sync_directory(self.root / directory_name(target_path))
+        _sync_directory(self.root)
+
+    def remove(self, target_path: str) -> None:
+        """Remove the record, damaged or not, with the sandbox ids beside it; a missing one is fine.
+
+        Raises:
+            Internal: its directory holds a directory (nothing was removed), or the system refused.
+            TargetPathTooLong: no such record can exist.
+        """
+        directory = self.root / directory_name(target_path)
+        try:
+            with os.scandir(directory) as entries:
+                if any(entry.is_dir(follow_symlinks=False) for entry in entries):
+                    raise Internal(f"{directory} holds a directory, which no record does; look at it")
+            work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
+            try:
+                directory.rename(work)
+                _sync_directory(self.root)
+            finally:
+                _discard(work)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise Internal(f"can't remove the record of {target_path!r}: {error.strerror}") from error
+
+    def _read(self, name: str) -> MountInfo | None:
+        path = self.root / name / mountinfo.FILE_NAME
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MAXIMUM_FILE_BYTES + 1)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                return None
+            raise mountinfo.Damaged(f"{mountinfo.FILE_NAME} is missing") from None
+        except NotADirectoryError:
+            return None
+        except OSError as error:
+            raise Internal(f"can't read {path}: {error.strerror}") from error
+        if len(content) > _MAXIMUM_FILE_BYTES:
+            raise mountinfo.Damaged(f"larger than {_MAXIMUM_FILE_BYTES} bytes")
+        return mountinfo.decode(content)
+
+    def _confirm(self, name: str, volume_id: str) -> str | None:
+        """The target path, if the record still is that volume's."""
+        try:
+            info = self._read(name)
+        except mountinfo.Damaged:
+            info = None
+        if info is not None and info.volume_id == volume_id:
+            return _target_path(name)
+        with self._mutex:
+            self._volume_ids.pop(name, None)
+        return None
+
+    def _remember(self, name: str, volume_id: str | None) -> None:
+        with self._mutex:
+            self._volume_ids[name] = volume_id
+
+    def _remove_leftovers(self) -> None:
+        """Clear away what a killed process was preparing or taking apart."""
+        try:
+            names = _entry_names(self.root)
+        except OSError:
+            return  # not there yet: readiness() says so, and there is nothing to clear
+        for name in names:
+            if name.startswith(_WORK_PREFIX):
+                _discard(self.root / name)
+
+
+_MOUNT_IT = "mount the host's directory there (hostPath)"
+
+
+def _entry_names(directory: Path) -> set[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name for entry in entries}
+    except FileNotFoundError:
+        return set()
+
+
+def _file_system_type(directory: Path) -> str:
+    """The type of the mount that ``directory`` is on, as /proc names it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        facts = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    finally:
+        os.close(descriptor)
+    mount_id = next(line.split()[1] for line in facts.splitlines() if line.startswith("mnt_id:"))
+    with Path("/proc/self/mountinfo").open(errors="surrogateescape") as mounts:
+        for line in mounts:
+            if line.startswith(f"{mount_id} "):
+                return line.partition(" - ")[2].split()[0]
+    raise OSError(None, "its mount is not listed in /proc/self/mountinfo")
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _move_into_place(work: Path, directory: Path) -> None:
+    try:
+        work.rename(directory)  # takes the place of an empty directory, too
+    except OSError:
+        if not directory.is_dir():
+            raise
+        # It holds a damaged record or a sandbox id: replace the one file that is ours.
+        (work / mountinfo.FILE_NAME).rename(directory / mountinfo.FILE_NAME)
+        _sync_directory(directory)
+        work.rmdir()
+
+
+def _discard(work: Path) -> None:
+    """Remove a working directory and the files in it; what can't be removed waits for the next start."""
+    try:
+        for name in _entry_names(work):
+            (work / name).unlink(missing_ok=True)
+        work.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,264 @@
+"""CSI Node service: a publish leaves a record that Kata and cloud-api-adaptor act upon, no more.
+
+Nothing is mounted, attached or formatted on the worker, and no cloud is asked. All state is in the
+direct-volume root, so a restart of this process changes no answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import grpc
+
+from driver import mountinfo
+from driver.capabilities import MountAccess, UnsupportedCapability, check_capability
+from driver.direct_volumes import DirectVolumes, TargetPathTooLong
+from driver.disk_id import cloud_provider, disk_id
+from driver.errors import (
+    AlreadyExists,
+    DriverError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+)
+from driver.key_path import check_key_path
+from driver.locks import InFlight
+from driver.mountinfo import ENCRYPT_TYPE, KBS_KEY_ID, MountInfo
+from driver.publish_target import PublishTarget
+from proto import csi_pb2, csi_pb2_grpc
+
+ENCRYPT_TYPES = frozenset({"luks", "luks2"})
+"""What CAA's guest side takes as "encrypted"; anything else it would mount in the clear."""
+
+_Rpc = csi_pb2.NodeServiceCapability.RPC
+
+
+class NodeService(csi_pb2_grpc.NodeServicer):
+    """Publishes volumes on one worker.
+
+    Methods raise :class:`~driver.errors.DriverError`; the interceptor turns that into a status.
+    """
+
+    def __init__(self, node_id: str, direct_volumes: DirectVolumes) -> None:
+        self._node_id = node_id
+        self._volumes = direct_volumes
+        self._in_flight = InFlight()
+
+    def NodePublishVolume(
+        self, request: csi_pb2.NodePublishVolumeRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodePublishVolumeResponse:
+        """Write the record of a volume and make its target directory.
+
+        A second publish is answered from what is on disk (CSI "NodePublishVolume", the table for drivers
+        without SINGLE_NODE_MULTI_WRITER): same target and record OK, other record ALREADY_EXISTS, other
+        target FAILED_PRECONDITION.
+        """
+        _require(request.volume_id, "volume_id")
+        target = self._target(request.target_path)
+        info = _mount_info(request)
+        with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
+            self._volumes.require_ready()
+            self._refuse_second_target(request.volume_id, target)
+            if self._is_published(target, info):
+                target.create()
+                self._volumes.sync(target.text)
+                return csi_pb2.NodePublishVolumeResponse()
+            created = target.create()
+            try:
+                self._volumes.write(target.text, info)
+            except BaseException:
+                if created:
+                    with suppress(DriverError):  # the first error is the one to report
+                        target.remove()
+                raise
+        return csi_pb2.NodePublishVolumeResponse()
+
+    def NodeUnpublishVolume(
+        self, request: csi_pb2.NodeUnpublishVolumeRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeUnpublishVolumeResponse:
+        """Remove the record, then the target directory if it is empty.
+
+        The record goes first and for good: the pod's containers are gone, and CAA counts every record
+        that is left for the next PodVM, even when something blocks the target.
+        """
+        _require(request.volume_id, "volume_id")
+        target = self._target(request.target_path)
+        with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
+            self._volumes.require_ready()
+            self._refuse_foreign_record(request.volume_id, target)
+            self._volumes.remove(target.text)
+            target.remove()
+        return csi_pb2.NodeUnpublishVolumeResponse()
+
+    def NodeExpandVolume(
+        self, request: csi_pb2.NodeExpandVolumeRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeExpandVolumeResponse:
+        """Growing is the guest's work: at mount if no PodVM uses the volume yet, which is then OK here.
+
+        kubelet expands a volume that grew while unmounted before the pod's sandbox exists, and an error
+        would block the mount for good. With a sandbox, OK would claim what only the guest can know.
+        """
+        _require(request.volume_id, "volume_id")
+        _require(request.volume_path, "volume_path")
+        capacity = _capacity(request.capacity_range)
+        self._volumes.require_ready()
+        try:
+            info = self._volumes.read(request.volume_path)
+        except TargetPathTooLong:
+            info = None
+        except mountinfo.Damaged as error:
+            raise Unavailable(
+                f"the record of {request.volume_path!r} is damaged ({error}); publishing again repairs it"
+            ) from error
+        if info is None or info.volume_id != request.volume_id:
+            raise NotFound(f"volume {request.volume_id!r} is not published at {request.volume_path!r}")
+        if self._volumes.sandbox_id(request.volume_path) is not None:
+            raise Unavailable(
+                f"volume {request.volume_id!r} is in use by a PodVM, whose guest can't be asked to grow it "
+                "yet; it grows when the pod starts again"
+            )
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=capacity)
+
+    def NodeStageVolume(
+        self, request: csi_pb2.NodeStageVolumeRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeStageVolumeResponse:
+        """Nothing is staged (and the capability not advertised): validate, for callers that stage anyway."""
+        _require(request.volume_id, "volume_id")
+        _require(request.staging_target_path, "staging_target_path")
+        _access(request, encrypted=ENCRYPT_TYPE in request.volume_context)
+        return csi_pb2.NodeStageVolumeResponse()
+
+    def NodeUnstageVolume(
+        self, request: csi_pb2.NodeUnstageVolumeRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeUnstageVolumeResponse:
+        """Nothing was staged."""
+        _require(request.volume_id, "volume_id")
+        _require(request.staging_target_path, "staging_target_path")
+        return csi_pb2.NodeUnstageVolumeResponse()
+
+    def NodeGetCapabilities(
+        self, _request: csi_pb2.NodeGetCapabilitiesRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetCapabilitiesResponse:
+        """EXPAND_VOLUME alone: without SINGLE_NODE_MULTI_WRITER every ReadWriteOnce claim keeps its mode."""
+        capability = csi_pb2.NodeServiceCapability(rpc=_Rpc(type=_Rpc.EXPAND_VOLUME))
+        return csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability])
+
+    def NodeGetInfo(
+        self, _request: csi_pb2.NodeGetInfoRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetInfoResponse:
+        """The node's name; no volume limit, because disks attach to PodVMs, not to this worker."""
+        return csi_pb2.NodeGetInfoResponse(node_id=self._node_id, max_volumes_per_node=0)
+
+    def _target(self, target_path: str) -> PublishTarget:
+        target = PublishTarget.parse(target_path)
+        if target.is_below(self._volumes.root):
+            raise InvalidArgument(f"target_path {target_path!r} lies in the direct-volume root; it can't")
+        return target
+
+    def _refuse_second_target(self, volume_id: str, target: PublishTarget) -> None:
+        others = [path for path in self._volumes.find(volume_id) if path != target.text]
+        if others:
+            raise FailedPrecondition(
+                f"volume {volume_id!r} is published at {others[0]!r} on this node already; two pods are two "
+                "VMs, and one disk can be in one of them: delete the other pod first"
+            )
+
+    def _is_published(self, target: PublishTarget, info: MountInfo) -> bool:
+        try:
+            existing = self._volumes.read(target.text)
+        except mountinfo.Damaged:
+            return False  # written anew
+        if existing is None:
+            return False
+        if existing != info:
+            raise AlreadyExists(
+                f"target_path {target.text!r} is published with other arguments "
+                f"({_difference(existing, info)}); unpublish it first"
+            )
+        return True
+
+    def _refuse_foreign_record(self, volume_id: str, target: PublishTarget) -> None:
+        try:
+            existing = self._volumes.read(target.text)
+        except mountinfo.Damaged:
+            return
+        if existing is not None and existing.volume_id not in (None, volume_id):
+            raise FailedPrecondition(
+                f"target_path {target.text!r} is published for volume {existing.volume_id!r}, not "
+                f"{volume_id!r}; nothing was removed"
+            )
+
+
+def _require(value: str, field: str) -> None:
+    if not value:
+        raise InvalidArgument(f"{field} is empty; it is required")
+
+
+def _access(
+    request: csi_pb2.NodePublishVolumeRequest | csi_pb2.NodeStageVolumeRequest, *, encrypted: bool
+) -> MountAccess:
+    if not request.HasField("volume_capability"):
+        raise InvalidArgument("volume_capability is missing; it is required")
+    try:
+        return check_capability(request.volume_capability, encrypted=encrypted)
+    except UnsupportedCapability as error:
+        # Both RPCs name this code for "exceeds capabilities" (CSI 1.12).
+        raise FailedPrecondition(str(error)) from error
+
+
+def _mount_info(request: csi_pb2.NodePublishVolumeRequest) -> MountInfo:
+    """The record that a publish asks for. Context keys that are not ours are dropped, never copied."""
+    attributes = dict(request.volume_context)
+    encryption = _encryption(attributes)
+    access = _access(request, encrypted=bool(encryption))
+    disk = disk_id(request.volume_id, attributes)
+    metadata = {mountinfo.CLOUD_VOLUME_PATH: disk, mountinfo.CLOUD_VOLUME_ID: request.volume_id, **encryption}
+    provider = cloud_provider(request.volume_id, attributes, disk)
+    if provider is not None:
+        metadata[mountinfo.CLOUD_PROVIDER] = provider
+    read_only = request.readonly or access.read_only
+    options = (*(("ro",) if read_only else ()), *access.mount_flags)
+    return MountInfo(device=disk, fs_type=access.fs_type, metadata=metadata, options=options)
+
+
+def _encryption(attributes: dict[str, str]) -> dict[str, str]:
+    """The two encryption keys, both or neither: half of it would be mounted in the clear (field case L3)."""
+    given = {key: attributes[key] for key in (ENCRYPT_TYPE, KBS_KEY_ID) if key in attributes}
+    if not given:
+        return {}
+    if len(given) == 1:
+        missing = KBS_KEY_ID if ENCRYPT_TYPE in given else ENCRYPT_TYPE
+        raise InvalidArgument(
+            f"volume_context has {next(iter(given))} without {missing}; an encrypted volume needs both"
+        )
+    if given[ENCRYPT_TYPE] not in ENCRYPT_TYPES:
+        raise InvalidArgument(
+            f"encrypt-type {given[ENCRYPT_TYPE][:40]!r} in volume_context is unknown; expected luks2"
+        )
+    check_key_path(given[KBS_KEY_ID])
+    return given
+
+
+def _capacity(capacity: csi_pb2.CapacityRange) -> int:
+    required, limit = capacity.required_bytes, capacity.limit_bytes
+    if required < 0 or limit < 0:
+        raise InvalidArgument("capacity_range holds a negative size")
+    if limit and required > limit:
+        raise InvalidArgument(f"required_bytes {required} is larger than limit_bytes {limit}")
+    return required or limit
+
+
+def _difference(existing: MountInfo, wanted: MountInfo) -> str:
+    """Names of what differs; the values may be long."""
+    names = [
+        name
+        for name, one, other in (
+            ("device", existing.device, wanted.device),
+            ("fstype", existing.fs_type, wanted.fs_type),
+            ("options", existing.options, wanted.options),
+            ("metadata", dict(existing.metadata), dict(wanted.metadata)),
+        )
+        if one != other
+    ]
+    return ", ".join(names)
