@@ -1,0 +1,179 @@
+"""Log lines, as text or JSON, that never hold a secret of a request.
+
+Two nets: requests are logged only with their secret fields stripped, and while a call is in progress its
+secret values are blanked out of every line of the process, tracebacks and third-party messages included.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from proto import csi_pb2
+
+STRIPPED = "***stripped***"
+
+#: Keys of maps (volume context, parameters) whose values are treated as secrets, besides the fields that
+#: the specification marks: ``csi.storage.k8s.io/serviceAccount.tokens`` above all.
+_SECRET_KEY = re.compile(
+    r"token|secret|passw|credential|private[-_.]?key|access[-_.]?key|sas[-_.]", re.IGNORECASE
+)
+
+#: Shorter values (characters) are stripped from requests, but not searched for in other lines.
+_MINIMUM_SEARCHED = 4
+
+
+def strip_secrets(message: Message) -> Message:
+    """A copy of ``message`` for the log: secret values, at any depth, are replaced."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    _collect(copy, set(), strip=True)
+    return copy
+
+
+def secret_values(message: Message) -> frozenset[str]:
+    """The secret values in ``message``, at any depth."""
+    found: set[str] = set()
+    _collect(message, found, strip=False)
+    return frozenset(found)
+
+
+def _collect(message: Message, found: set[str], *, strip: bool) -> None:
+    """Walk the fields of ``message``; note secret values in ``found`` and, if asked, replace them."""
+    for field, value in message.ListFields():
+        marked = field.GetOptions().Extensions[csi_pb2.csi_secret]
+        if _is_map(field):
+            for key in list(value):
+                if isinstance(value[key], Message):
+                    _collect(value[key], found, strip=strip)
+                elif marked or _SECRET_KEY.search(str(key)):
+                    found |= _searchable(value[key])
+                    if strip:
+                        value[key] = STRIPPED if isinstance(value[key], str) else type(value[key])()
+        elif marked:
+            found |= _searchable(value)
+            if strip:
+                message.ClearField(field.name)
+        elif field.message_type is not None:
+            for item in value if field.is_repeated else (value,):
+                _collect(item, found, strip=strip)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _searchable(value: object) -> set[str]:
+    """The texts by which a secret value can be recognized in a line: itself, and strings inside its JSON."""
+    if not isinstance(value, str):
+        return set()
+    texts = {value}
+    if value.lstrip().startswith(("{", "[")):
+        try:
+            texts |= set(_strings(json.loads(value)))
+        except (ValueError, RecursionError):
+            return texts
+    return texts
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+class Scrubber:
+    """Blanks the secret values of the calls in progress. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._values: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, request: Message) -> Iterator[None]:
+        """Blank the secrets of ``request`` for the duration of the block."""
+        values = [
+            form
+            for value in secret_values(request)
+            if len(value) >= _MINIMUM_SEARCHED
+            for form in {value, repr(value)[1:-1], json.dumps(value)[1:-1]}
+        ]
+        with self._mutex:
+            self._values.update(values)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._values.subtract(values)
+                self._values += Counter()  # drops the counts that reached zero
+
+    def scrub(self, text: str) -> str:
+        """``text`` without the secret values now held."""
+        with self._mutex:
+            values = sorted(self._values, key=len, reverse=True)
+        for value in values:
+            text = text.replace(value, STRIPPED)
+        return text
+
+
+SCRUBBER = Scrubber()
+
+
+class TextFormatter(logging.Formatter):
+    """``time level logger message key=value …``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = f"{when} {record.levelname} {record.name} {record.getMessage()}{fields}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return SCRUBBER.scrub(line)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the record's fields, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return SCRUBBER.scrub(json.dumps(entry, default=str))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields = getattr(record, "fields", {})
+    return dict(fields) if isinstance(fields, dict) else {}
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if text and re.fullmatch(r"[\w./:@+-]+", text, re.ASCII) else json.dumps(text)
+
+
+def configure(log_format: str, level: str) -> None:
+    """Send the process's log to standard error, as ``text`` or ``json``, from ``level`` on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
