@@ -1,0 +1,94 @@
+#!/bin/bash
+# Prepares a Debian 12-like machine for the tests and the demo: packages, libvirt's account and a guest
+# kernel. Run as root, as often as you like: well under a second when all is there.
+#
+# The kernel is unpacked outside the repository, in ${XDG_CACHE_HOME:-$HOME/.cache}/confidential-csi/kernel,
+# where tests/lab/guest_image.py looks for it.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/confidential-csi
+# Debian's name for "the current kernel without drivers for real hardware": it has dm-crypt and virtiofs.
+kernel_metapackage=linux-image-cloud-amd64
+
+fail() {
+  echo "setup.sh: $*" >&2
+  exit 1
+}
+
+[ "$(id -u)" = 0 ] || fail "must run as root: it installs packages, and the guest needs libvirt"
+command -v apt-get >/dev/null || fail "apt-get not found: a Debian 12-like machine is needed"
+[ "$(uname -m)" = x86_64 ] || fail "x86_64 is needed: the guest runs the host's own programs"
+
+updated=no
+refresh_package_lists() {
+  [ "$updated" = no ] || return 0
+  echo "setup.sh: refreshing the package lists"
+  apt-get update -qq || fail "apt-get update failed: is a Debian mirror reachable?"
+  updated=yes
+}
+
+# Says whether every package named has an installable version in the package lists.
+known() {
+  apt-cache policy "$@" 2>/dev/null |
+    awk -v wanted=$# '/Candidate:/ { found += ($2 != "(none)") } END { exit found < wanted }'
+}
+
+install_missing_packages() {
+  local wanted missing
+  mapfile -t wanted < <(grep -v '^#' "$here/debian-packages.txt")
+  mapfile -t missing < <(
+    dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
+      awk '$2 == "installed" { print $1 }' | sort -u |
+      comm -13 - <(printf '%s\n' "${wanted[@]}" | sort -u)
+  )
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  echo "setup.sh: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  known "${missing[@]}" || refresh_package_lists
+  # The lists may be older than the mirror: refresh them, and try once more.
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+    { refresh_package_lists && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
+    fail "apt-get could not install: ${missing[*]}"
+}
+
+# libvirtd will not start without it; libvirt's own package with a unit for systemd would make it.
+create_libvirt_account() {
+  getent group libvirt-qemu >/dev/null || groupadd -r libvirt-qemu
+  getent passwd libvirt-qemu >/dev/null ||
+    useradd -r -g libvirt-qemu -d /nonexistent -s /usr/sbin/nologin libvirt-qemu
+}
+
+# Leaves a tree with boot/vmlinuz, lib/modules/VERSION with its indexes, and the file "version".
+unpack_kernel() {
+  local work package version
+  [ ! -s "$cache/kernel/version" ] || return 0
+  echo "setup.sh: downloading a guest kernel"
+  known "$kernel_metapackage" || refresh_package_lists
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/kernel.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  # apt's download user may not write to root's home: the files are fetched as root, on purpose.
+  download() {
+    package=$(apt-cache depends --no-recommends --no-suggests "$kernel_metapackage" |
+      awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }')
+    [ -n "$package" ] || return 1
+    (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package")
+  }
+  download || { refresh_package_lists && download; } || fail "could not download the package behind $kernel_metapackage"
+  mkdir "$work/tree"
+  dpkg -x "$work"/*.deb "$work/tree"
+  version=$(ls "$work/tree/lib/modules")
+  depmod -b "$work/tree" "$version"
+  ln -s "vmlinuz-$version" "$work/tree/boot/vmlinuz"
+  echo "$version" >"$work/tree/version"
+  rm -rf "$cache/kernel"
+  # Another checkout may have got there first: then its copy is as good.
+  mv -T "$work/tree" "$cache/kernel" || [ -s "$cache/kernel/version" ]
+  rm -rf "$work"
+  trap - EXIT
+}
+
+install_missing_packages
+create_libvirt_account
+unpack_kernel
