@@ -21,6 +21,7 @@ from driver.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
+    Unimplemented,
 )
 from driver.key_path import check_key_path
 from driver.locks import InFlight
@@ -136,6 +137,12 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         _require(request.volume_id, "volume_id")
         _require(request.staging_target_path, "staging_target_path")
         return csi_pb2.NodeUnstageVolumeResponse()
+
+    def NodeGetVolumeStats(
+        self, _request: csi_pb2.NodeGetVolumeStatsRequest, _context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetVolumeStatsResponse:
+        """Not offered: the worker sees an empty directory, only the guest the file system."""
+        raise Unimplemented("volume stats are not offered: only the guest sees the file system")
 
     def NodeGetCapabilities(
         self, _request: csi_pb2.NodeGetCapabilitiesRequest, _context: grpc.ServicerContext

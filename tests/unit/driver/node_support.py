@@ -1,0 +1,98 @@
+"""What the node plugin's tests share: a root as on a worker (tmpfs), requests, and calls without a server."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from driver.direct_volumes import DirectVolumes, directory_name
+from driver.node import NodeService
+from proto import csi_pb2
+
+POD_UID = "11111111-2222-3333-4444-555555555555"
+KEY = "default/key/vol1"
+CONTEXT = {"cloud-volume-path": "disk-1", "encrypt-type": "luks2", "kbs-key-id": KEY}
+
+NO_CONTEXT = cast(grpc.ServicerContext, object())
+"""The service reports by raising alone: any use of its gRPC context fails the test."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The directories of one node, and node plugins that start on them."""
+
+    root: Path
+    kubelet: Path
+
+    def start(self) -> NodeService:
+        """A plugin as after a (re)start: it knows only what is on disk."""
+        return NodeService("worker-1", DirectVolumes(self.root))
+
+    def target(self, volume: str = "pvc-1", pod_uid: str = POD_UID) -> str:
+        """A target path as kubelet makes it, its parent created."""
+        parent = self.kubelet / "pods" / pod_uid / "volumes" / "kubernetes.io~csi" / volume
+        parent.mkdir(parents=True, exist_ok=True)
+        return str(parent / "mount")
+
+    def record(self, target_path: str) -> Path:
+        """Where the record of a target path belongs."""
+        return self.root / directory_name(target_path)
+
+
+@contextmanager
+def worker() -> Iterator[Worker]:
+    """A node whose root is on tmpfs, as in production, whatever the machine's own file system is."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        root = Path(folder) / "direct-volumes"
+        root.mkdir()
+        yield Worker(root, Path(folder) / "k")
+
+
+def mount_capability(
+    *, fs_type: str = "ext4", mode: csi_pb2.VolumeCapability.AccessMode.Mode.ValueType | None = None
+) -> csi_pb2.VolumeCapability:
+    """A file-system capability, ReadWriteOnce unless told otherwise."""
+    access_modes = csi_pb2.VolumeCapability.AccessMode
+    return csi_pb2.VolumeCapability(
+        mount=csi_pb2.VolumeCapability.MountVolume(fs_type=fs_type),
+        access_mode=access_modes(mode=access_modes.SINGLE_NODE_WRITER if mode is None else mode),
+    )
+
+
+def publish(
+    node: NodeService,
+    target_path: str,
+    *,
+    volume_id: str = "local:vol-1",
+    context: Mapping[str, str] | None = None,
+    capability: csi_pb2.VolumeCapability | None = None,
+    readonly: bool = False,
+    secrets: Mapping[str, str] | None = None,
+) -> None:
+    """NodePublishVolume."""
+    request = csi_pb2.NodePublishVolumeRequest(
+        volume_id=volume_id,
+        target_path=target_path,
+        volume_capability=mount_capability() if capability is None else capability,
+        readonly=readonly,
+        secrets=secrets,
+        volume_context=CONTEXT if context is None else context,
+    )
+    node.NodePublishVolume(request, NO_CONTEXT)
+
+
+def unpublish(node: NodeService, target_path: str, *, volume_id: str = "local:vol-1") -> None:
+    """NodeUnpublishVolume."""
+    request = csi_pb2.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=target_path)
+    node.NodeUnpublishVolume(request, NO_CONTEXT)
+
+
+def names(directory: Path) -> set[str]:
+    """The entries of a directory."""
+    return {entry.name for entry in directory.iterdir()}
