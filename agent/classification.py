@@ -82,7 +82,7 @@ def _classify_luks(area: bytes, device_size: int, magics: list[int]) -> Classifi
         header = newest_valid(area, device_size)
     except HeaderError as error:
         return Classification(Kind.DAMAGED_LUKS, f"LUKS magic at {where}: {error.reason}")
-    return Classification(Kind.VALID_LUKS2, f"LUKS2, UUID {ascii(header.binary.uuid)}")
+    return Classification(Kind.VALID_LUKS2, f"LUKS2, UUID {header.binary.uuid!a}")
 
 
 # --- signatures at the start ------------------------------------------------------------------------------
@@ -210,6 +210,7 @@ SIGNATURE_OFFSETS: Final[tuple[SignatureRegion, ...]] = (
     SignatureRegion("XFS allocation group 1", _xfs_group(1)),
     SignatureRegion("XFS allocation group 2", _xfs_group(2)),
     SignatureRegion("XFS allocation group 3", _xfs_group(3)),
+    SignatureRegion("LUKS2 secondary header of the largest size", _fixed(SECONDARY_OFFSETS[-1])),
     SignatureRegion("end of a default LUKS2 header, start of its data", _fixed(16 * _MIB)),
 )
 """Regions to read besides the start of a device before calling it blank."""
