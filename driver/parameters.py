@@ -1,0 +1,194 @@
+"""StorageClass parameters, strictly: a misspelled key must never end as an unencrypted disk."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from driver.errors import InvalidArgument
+from driver.key_path import check_key_path
+from providers.interface import BlockVolumeProvider, Encryption
+
+CLOUD_PROVIDER = "cloudProvider"
+ENCRYPT_TYPE = "encrypt-type"
+KBS_KEY_ID = "kbs-key-id"
+#: Deprecated: the file system type belongs to the volume capability (``csi.storage.k8s.io/fstype``).
+FS_TYPE = "fsType"
+
+_COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
+
+#: Written exactly so, in lower case; both mean LUKS2 in the guest.
+ENCRYPT_TYPES = ("luks", "luks2")
+
+#: Kubernetes' own keys: the provisioner adds them, users don't choose them.
+KUBERNETES_PREFIX = "csi.storage.k8s.io/"
+_KUBERNETES_FS_TYPE = f"{KUBERNETES_PREFIX}fstype"
+_LABELS = ("pvc/name", "pvc/namespace", "pv/name")
+
+#: The clouds' parameters, by the name of the provider that takes them: one of a provider that is not
+#: installed is refused by that name, not as a misspelling.
+CLOUD_PARAMETERS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "aws": frozenset(
+            {
+                "awsRegion",
+                "awsAvailabilityZone",
+                "awsVolumeType",
+                "awsIops",
+                "awsThroughput",
+                "awsKmsKeyId",
+            }
+        ),
+        "azure": frozenset(
+            {
+                "azureSubscriptionId",
+                "azureResourceGroup",
+                "azureLocation",
+                "azureDiskSKU",
+                "azureDiskSku",
+                "azureDiskIops",
+                "azureDiskMbps",
+                "azureDiskEncryptionSetId",
+            }
+        ),
+        "libvirt": frozenset({"cloudProviderVolumePath"}),
+    }
+)
+
+#: Bytes, keys and values together: the volume context repeats them and holds at most 4 KiB in all.
+MAXIMUM_BYTES = 2048
+
+_CREDENTIAL = re.compile(
+    r"secret|passw|token|credential|connectionstring|sas|(access|private|api|account|shared|storage)key",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class VolumeSpec:
+    """What a StorageClass asks for, checked."""
+
+    encryption: Encryption | None
+    fs_type: str | None
+    """Of the deprecated parameter; it must equal the capability's."""
+    provider_parameters: Mapping[str, str]
+    """Those that the provider declared, with values it accepts."""
+    context: Mapping[str, str]
+    """Every parameter given, for the PV's attributes; all are public."""
+    labels: Mapping[str, str]
+    """PVC and PV names."""
+
+
+def parse_parameters(
+    parameters: Mapping[str, str], provider: BlockVolumeProvider, installed: Iterable[str]
+) -> VolumeSpec:
+    """Check ``parameters`` against what the driver and ``provider`` take.
+
+    Args:
+        installed: names of the providers that this machine could run, for the message.
+
+    Raises:
+        InvalidArgument: an unknown key, or a value or combination that can't work.
+        providers.errors.InvalidParameterError: likewise, found by the provider.
+    """
+    own = {key: value for key, value in parameters.items() if not key.startswith(KUBERNETES_PREFIX)}
+    _check_cloud(own.get(CLOUD_PROVIDER), provider, installed)
+    for key in sorted(own):
+        if key not in _COMMON and key not in provider.parameter_names:
+            raise InvalidArgument(_why_unknown(key, provider))
+    if sum(len(key.encode()) + len(value.encode()) for key, value in own.items()) > MAXIMUM_BYTES:
+        raise InvalidArgument(f"the parameters hold more than {MAXIMUM_BYTES} bytes; shorten their values")
+    provider_parameters = {key: value for key, value in own.items() if key in provider.parameter_names}
+    provider.validate_parameters(provider_parameters)
+    return VolumeSpec(
+        encryption=_encryption(own),
+        fs_type=_fs_type(parameters),
+        provider_parameters=MappingProxyType(provider_parameters),
+        context=MappingProxyType(own),
+        labels=MappingProxyType(
+            {
+                name: parameters[KUBERNETES_PREFIX + name]
+                for name in _LABELS
+                if KUBERNETES_PREFIX + name in parameters
+            }
+        ),
+    )
+
+
+def _check_cloud(name: str | None, provider: BlockVolumeProvider, installed: Iterable[str]) -> None:
+    if name is None or name == provider.name:
+        return
+    if name in installed:
+        raise InvalidArgument(
+            f"{CLOUD_PROVIDER} is {name!r}, but this controller serves {provider.name!r}; "
+            f"start a controller with --provider {name}"
+        )
+    raise InvalidArgument(
+        f"{CLOUD_PROVIDER}: the provider {name[:64]!r} is not installed here (installed: "
+        f"{', '.join(sorted(installed)) or 'none'}); this controller serves {provider.name!r}"
+    )
+
+
+def _encryption(parameters: Mapping[str, str]) -> Encryption | None:
+    encrypt_type, key_id = parameters.get(ENCRYPT_TYPE), parameters.get(KBS_KEY_ID)
+    if encrypt_type is None and key_id is None:
+        return None
+    if key_id is None:
+        raise InvalidArgument(f"{ENCRYPT_TYPE} is set and {KBS_KEY_ID} is not; set both, or neither")
+    if encrypt_type is None:
+        raise InvalidArgument(f"{KBS_KEY_ID} is set and {ENCRYPT_TYPE} is not; set both, or neither")
+    if encrypt_type not in ENCRYPT_TYPES:
+        hint = (
+            "; write it in lower case, without spaces"
+            if encrypt_type.strip().lower() in ENCRYPT_TYPES
+            else f"; for an unencrypted volume leave out {ENCRYPT_TYPE} and {KBS_KEY_ID}"
+        )
+        raise InvalidArgument(
+            f"{ENCRYPT_TYPE} is {encrypt_type[:64]!r}; expected {' or '.join(ENCRYPT_TYPES)}{hint}"
+        )
+    check_key_path(key_id)
+    return Encryption(encrypt_type=encrypt_type, kbs_key_id=key_id)
+
+
+def _fs_type(parameters: Mapping[str, str]) -> str | None:
+    given = {parameters[key] for key in (FS_TYPE, _KUBERNETES_FS_TYPE) if key in parameters}
+    if len(given) > 1:
+        raise InvalidArgument(f"{FS_TYPE} and {_KUBERNETES_FS_TYPE} differ; leave out {FS_TYPE}")
+    return given.pop() if given else None
+
+
+def _why_unknown(key: str, provider: BlockVolumeProvider) -> str:
+    """The message that refuses ``key``; its value, which may be a secret, is not in it."""
+    shown = repr(key[:64])
+    for cloud, names in CLOUD_PARAMETERS.items():
+        if key in names:
+            return (
+                f"parameter {shown} belongs to the provider {cloud!r}, which this controller does not run "
+                f"(it serves {provider.name!r}); remove it, or use a controller with --provider {cloud}"
+            )
+    if key.lower().startswith("cdh"):
+        return (
+            f"parameter {shown} has no effect, a volume made with it would not be encrypted; "
+            f"use {ENCRYPT_TYPE} (luks2) and {KBS_KEY_ID} (repository/type/tag) instead"
+        )
+    if _CREDENTIAL.search(re.sub(r"[-_.]", "", key)):
+        return (
+            f"parameter {shown} looks like a credential; parameters are copied to public objects. Give the "
+            "controller its credentials by a Secret or a workload identity, and rotate this one"
+        )
+    guess = _nearest(key, (*_COMMON, *provider.parameter_names))
+    hint = (
+        f"did you mean {guess!r}?"
+        if guess
+        else f"known: {', '.join(sorted({*_COMMON, *provider.parameter_names}))}"
+    )
+    return f"unknown parameter {shown}; {hint}"
+
+
+def _nearest(key: str, known: Iterable[str]) -> str | None:
+    plain = {re.sub(r"[-_.\s]", "", name).lower(): name for name in known}
+    matches = difflib.get_close_matches(re.sub(r"[-_.\s]", "", key[:64]).lower(), plain, n=1, cutoff=0.7)
+    return plain[matches[0]] if matches else None
