@@ -1,0 +1,188 @@
+"""Deciding, from one read of the header area, which header is genuine; and changing it without a weak moment.
+
+The host owns the disk, so nothing here is decided on a second read: :func:`decide` takes the bytes that were
+read once, and the volume is later opened from the image it returns, never from the disk's own header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agent.block_device import BlockDevice, all_zero
+from agent.classification import classify
+from agent.disk_format import (
+    HEADER_AREA_BYTES,
+    IMAGE_BYTES,
+    REDO_OFFSET,
+    SLOT_OFFSETS,
+    Record,
+    RecordKey,
+    SealedRecord,
+    State,
+    image_in_place,
+    image_in_redo,
+    parse_slot,
+    slot_of,
+)
+from agent.errors import Refused
+from agent.luks2 import HeaderError, newest_valid
+from agent.luks2_profile import FORMAT_1, AuditedHeader, ProfileViolation, audit, require_equal_copies
+
+
+@dataclass(frozen=True)
+class GenuineHeader:
+    """A header that the holder of the volume key wrote, and that keeps to the profile."""
+
+    image: bytes
+    audited: AuditedHeader
+    record: Record
+    #: The slot (0 or 1) that holds ``record``; the other one may be overwritten.
+    slot: int
+    #: False when the image stands in the redo area only and must still be put in place.
+    in_place: bool
+
+
+@dataclass(frozen=True)
+class Unformatted:
+    """There is no header. Whether the disk is blank is for the blank check, which reads more of it.
+
+    ``claimed``: an initialization of ours was cut short before its header was whole, and left a claim in
+    slot 0 and perhaps part of an image in the redo area.
+    """
+
+    claimed: bool
+
+
+def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unformatted:
+    """Judge the first ``HEADER_AREA_BYTES`` of a device of ``device_size`` bytes.
+
+    The newest record whose HMAC fits the image in place or the redo image wins.
+
+    Raises:
+        Refused: no record fits (``header-not-authenticated``), the header leaves the profile, the record
+            contradicts it (``record-mismatch``), or the device shrank (``device-too-small``).
+    """
+    if len(area) != HEADER_AREA_BYTES:
+        raise ValueError(f"a header area is {HEADER_AREA_BYTES} bytes, not {len(area)}")
+    if all_zero(area):
+        return Unformatted(claimed=False)
+    for slot, sealed in _newest_first(area):
+        if sealed.record.state is State.CLAIMED:
+            if sealed.fits(key, b"") and _only_claim_and_redo(area, slot):
+                return Unformatted(claimed=True)
+            continue
+        for image, in_place in ((image_in_place(area), True), (image_in_redo(area), False)):
+            if sealed.fits(key, image):
+                audited = _audit(image)
+                _compare(sealed.record, audited, device_size)
+                return GenuineHeader(image, audited, sealed.record, slot, in_place)
+    raise Refused(
+        "header-not-authenticated",
+        f"no record on the disk fits its header under the released key: {_what_is_there(area, device_size)}. "
+        "Expected a volume that this agent made with this key; check that the disk and the key id "
+        "belong together",
+    )
+
+
+def put_in_place(device: BlockDevice, header: GenuineHeader) -> GenuineHeader:
+    """Finish a header change that was cut short, by copying the redo image in place."""
+    if header.in_place:
+        return header
+    device.write(0, header.image)
+    device.flush()
+    return replace(header, in_place=True)
+
+
+def replace_header(device: BlockDevice, key: RecordKey, image: bytes, record: Record, slot: int) -> None:
+    """Make ``image`` the header and ``record`` its record; a cut at any write leaves one whole header.
+
+    ``slot`` is not the one of the record now in force, and the header in force stands in place. Until the
+    record is written that header wins; from then on the redo image does.
+    """
+    device.write(REDO_OFFSET, image)
+    device.flush()
+    write_record(device, key, image, record, slot)
+    device.write(0, image)
+    device.flush()
+
+
+def write_record(device: BlockDevice, key: RecordKey, image: bytes, record: Record, slot: int) -> None:
+    """Write one record and wait until it is durable."""
+    device.write(SLOT_OFFSETS[slot], record.seal(key, image))
+    device.flush()
+
+
+def update_record(
+    device: BlockDevice,
+    key: RecordKey,
+    header: GenuineHeader,
+    *,
+    state: State | None = None,
+    minimum_size: int | None = None,
+) -> GenuineHeader:
+    """Change the record's fields for the header in place.
+
+    Both slots are rewritten, one after the other: when a sector goes bad later, the older record that takes
+    over says the same. Above all no record in state ``initialising``, which allows formatting, outlives
+    the first one in state ``ready``.
+    """
+    record = replace(
+        header.record,
+        sequence=header.record.sequence + 1,
+        state=state or header.record.state,
+        minimum_size=header.record.minimum_size if minimum_size is None else minimum_size,
+    )
+    write_record(device, key, header.image, record, 1 - header.slot)
+    record = replace(record, sequence=record.sequence + 1)
+    write_record(device, key, header.image, record, header.slot)
+    return replace(header, record=record)
+
+
+def _newest_first(area: bytes) -> list[tuple[int, SealedRecord]]:
+    found = [(slot, sealed) for slot in (0, 1) if (sealed := parse_slot(slot_of(area, slot))) is not None]
+    return sorted(found, key=lambda item: item[1].record.sequence, reverse=True)
+
+
+def _only_claim_and_redo(area: bytes, slot: int) -> bool:
+    """Whether nothing stands in the area but a claim in slot 0 and bytes in the redo area."""
+    between = area[REDO_OFFSET + IMAGE_BYTES : SLOT_OFFSETS[0]]
+    return slot == 0 and all(map(all_zero, (area[:REDO_OFFSET], between, slot_of(area, 1))))
+
+
+def _audit(image: bytes) -> AuditedHeader:
+    try:
+        audited = audit(newest_valid(image), FORMAT_1)
+    except HeaderError as error:
+        raise Refused("header-invalid", f"the LUKS2 header is not well-formed: {error}") from None
+    require_equal_copies(image)
+    return audited
+
+
+def _compare(record: Record, audited: AuditedHeader, device_size: int) -> None:
+    expected = (record.luks_uuid, record.data_offset, record.sector_size)
+    found = (audited.uuid, audited.data_offset_bytes, audited.sector_size)
+    if expected != found:
+        raise Refused(
+            "record-mismatch",
+            f"the record says UUID, data offset, sector size {expected}, the header {found}",
+        )
+    if device_size < record.minimum_size:
+        raise Refused(
+            "device-too-small",
+            f"the device has {device_size} bytes, but the volume had at least {record.minimum_size}: "
+            "this is not the whole disk",
+        )
+
+
+def _what_is_there(area: bytes, device_size: int) -> str:
+    """The reason that helps most, from a header nobody vouches for."""
+    image = image_in_place(area)
+    try:
+        audit(newest_valid(image), FORMAT_1)
+        require_equal_copies(image)
+    except HeaderError:
+        found = classify(area, device_size)
+        return f"the disk holds {found.kind.value} ({found.detail})"
+    except ProfileViolation as violation:
+        return str(violation)
+    return "its header keeps to the profile, but was made by someone else, with another key or replaced"

@@ -1,0 +1,133 @@
+"""Turning a blank disk into a volume of on-disk format 1, once, resumable after a power cut at any write.
+
+========  ================================================  =====================================
+write     what                                              a cut after it leaves
+========  ================================================  =====================================
+claim     record slot 0: sequence 1, ``claimed``            blank but for our claim: start again
+redo      a new header image, made in memory                the same
+record    record slot 1: sequence 2, ``initialising``       the redo image wins, is put in place
+in place  the header image                                  a header without a filesystem
+mkfs      (by the caller, through the mapping)              the same: mkfs runs again
+ready     record slot 0, then 1: sequence 3, 4, ``ready``   a volume; nothing formats it again
+========  ================================================  =====================================
+
+Each write is flushed before the next begins.
+"""
+
+from __future__ import annotations
+
+import os
+
+from agent.blank_check import require_blank
+from agent.block_device import BlockDevice
+from agent.clock import Clock
+from agent.commands import Runner
+from agent.disk_format import (
+    ENCRYPTION_SECTOR_BYTES,
+    HEADER_AREA_BYTES,
+    IMAGE_BYTES,
+    KEYSLOTS_BYTES,
+    METADATA_BYTES,
+    MINIMUM_DEVICE_BYTES,
+    MINIMUM_KEY_BYTES,
+    VOLUME_KEY_BYTES,
+    Record,
+    RecordKey,
+    State,
+)
+from agent.errors import Refused
+from agent.header_guard import GenuineHeader, decide, put_in_place, replace_header, write_record
+from agent.luks2 import newest_valid
+from agent.luks2_profile import CIPHER, FORMAT_1, audit
+
+_SECTOR_BYTES = 512
+_PBKDF2_ITERATIONS = 1000
+
+
+def obtain_header(device: BlockDevice, released_key: bytes, runner: Runner, clock: Clock) -> GenuineHeader:
+    """The genuine header of the disk, which is in place on it when this returns; a blank disk gets one.
+
+    The header area is read once, here, and nowhere else.
+
+    Raises:
+        Refused: the disk is neither a volume of this key nor blank; nothing was written.
+        Unavailable: cryptsetup or the device failed; a later call carries on.
+    """
+    area = device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
+    found = decide(area, RecordKey(released_key), device.size)
+    if isinstance(found, GenuineHeader):
+        return put_in_place(device, found)
+    require_blank(device, clock, claimed=found.claimed)
+    return initialize(device, released_key, runner)
+
+
+def initialize(device: BlockDevice, released_key: bytes, runner: Runner) -> GenuineHeader:
+    """Write a new header and its record on a disk that the blank check has passed.
+
+    Returns the header, in state ``initialising``: the caller makes the filesystem and then records ``ready``.
+
+    Raises:
+        Refused: the key is shorter than 32 bytes (``key-too-short``) or the device smaller than 32 MiB
+            (``device-too-small``). Nothing was written.
+        Unavailable: cryptsetup or the device failed; a later call starts again.
+    """
+    if len(released_key) < MINIMUM_KEY_BYTES:
+        raise Refused(
+            "key-too-short",
+            f"the released key has {len(released_key)} bytes; a new volume needs at least "
+            f"{MINIMUM_KEY_BYTES} random bytes",
+        )
+    if device.size < MINIMUM_DEVICE_BYTES:
+        raise Refused(
+            "device-too-small",
+            f"the device has {device.size} bytes; a new volume needs at least {MINIMUM_DEVICE_BYTES}",
+        )
+    key = RecordKey(released_key)
+    image = make_header_image(released_key, runner)
+    audited = audit(newest_valid(image), FORMAT_1)
+    write_record(device, key, b"", Record.claim(), slot=0)
+    record = Record(
+        sequence=2,
+        state=State.INITIALISING,
+        luks_uuid=audited.uuid,
+        data_offset=audited.data_offset_bytes,
+        sector_size=audited.sector_size,
+        minimum_size=device.size,
+    )
+    replace_header(device, key, image, record, slot=1)
+    return GenuineHeader(image, audited, record, slot=1, in_place=True)
+
+
+def make_header_image(released_key: bytes, runner: Runner) -> bytes:
+    """A fresh LUKS2 header of ``IMAGE_BYTES``, made by cryptsetup in memory: a new volume key, one keyslot.
+
+    The released key is random, so the keyslot needs no slow key derivation.
+    """
+    memory = os.memfd_create("luks-header", os.MFD_CLOEXEC)
+    try:
+        # cryptsetup wants room for data behind the header; the file stays sparse.
+        os.ftruncate(memory, 2 * HEADER_AREA_BYTES)
+        runner.run(
+            [
+                "cryptsetup",
+                "luksFormat",
+                "--batch-mode",
+                *("--type", "luks2"),
+                *("--cipher", CIPHER),
+                *("--key-size", str(VOLUME_KEY_BYTES * 8)),
+                *("--sector-size", str(ENCRYPTION_SECTOR_BYTES)),
+                *("--luks2-metadata-size", str(METADATA_BYTES)),
+                *("--luks2-keyslots-size", str(KEYSLOTS_BYTES)),
+                *("--offset", str(HEADER_AREA_BYTES // _SECTOR_BYTES)),
+                *("--hash", "sha256"),
+                *("--pbkdf", "pbkdf2"),
+                *("--pbkdf-force-iterations", str(_PBKDF2_ITERATIONS)),
+                *("--key-file", "-"),
+                f"/proc/self/fd/{memory}",
+            ],
+            stdin=released_key,
+            pass_fds=[memory],
+        )
+        return os.pread(memory, IMAGE_BYTES, 0)
+    finally:
+        os.close(memory)
