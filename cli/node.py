@@ -1,0 +1,51 @@
+"""``confidential-csi node``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.serving import serve, serving_options
+from driver.direct_volumes import DEFAULT_ROOT, DirectVolumes
+from driver.identity import IdentityService
+from driver.logs import configure
+from driver.node import NodeService
+
+
+@click.command()
+@serving_options
+@click.option(
+    "--node-id",
+    envvar="CONFIDENTIAL_CSI_NODE_ID",
+    required=True,
+    show_envvar=True,
+    help="Name of this Kubernetes node.",
+)
+@click.option(
+    "--direct-volumes-root",
+    envvar="CONFIDENTIAL_CSI_DIRECT_VOLUMES_ROOT",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_ROOT,
+    show_default=True,
+    show_envvar=True,
+    help="Kata's directory of direct volumes; the host's, mounted into the container.",
+)
+def node(
+    *,
+    endpoint: str,
+    log_format: str,
+    log_level: str,
+    grace_period: float,
+    node_id: str,
+    direct_volumes_root: Path,
+) -> None:
+    """Hand volumes over to Kata on one node (beside the node-driver-registrar)."""
+    configure(log_format, log_level)
+    direct_volumes = DirectVolumes(direct_volumes_root)
+    services = {
+        # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
+        "Identity": IdentityService(can_expand=True, readiness=direct_volumes.readiness),
+        "Node": NodeService(node_id, direct_volumes),
+    }
+    serve(endpoint, services, grace_period)

@@ -1,0 +1,66 @@
+"""What every serving role of the command has in common: its options, and how it starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from driver.endpoint import Endpoint, EndpointError
+from driver.server import Server, serve_until_signal
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--endpoint",
+        envvar="CSI_ENDPOINT",
+        default="unix:///csi/csi.sock",
+        show_default=True,
+        show_envvar=True,
+        help="Unix socket to serve on.",
+    ),
+    click.option(
+        "--log-format",
+        envvar="CONFIDENTIAL_CSI_LOG_FORMAT",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        show_envvar=True,
+        help="How log lines are written (to standard error).",
+    ),
+    click.option(
+        "--log-level",
+        envvar="CONFIDENTIAL_CSI_LOG_LEVEL",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        show_envvar=True,
+        help="Least level of a log line; debug also logs requests, their secrets stripped.",
+    ),
+    click.option(
+        "--grace-period",
+        envvar="CONFIDENTIAL_CSI_GRACE_PERIOD",
+        type=click.FloatRange(min=0),
+        default=20.0,
+        show_default=True,
+        show_envvar=True,
+        help="Seconds that calls in progress may take after SIGTERM.",
+    ),
+)
+
+
+def serving_options(command: _Command) -> _Command:
+    """Add the options of every serving role."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def serve(endpoint: str, services: Mapping[str, object], grace_period: float) -> None:
+    """Serve until a signal; what stands in the way is told on standard error, with exit code 1."""
+    try:
+        serve_until_signal(Server(Endpoint.parse(endpoint), services), grace_period)
+    except EndpointError as error:
+        raise click.ClickException(str(error)) from error
