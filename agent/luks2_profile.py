@@ -211,7 +211,9 @@ def require_equal_copies(area: bytes) -> None:
 def _shared_bytes(copy: Header | HeaderError, name: str) -> tuple[bytes, ...]:
     if isinstance(copy, HeaderError):
         raise ProfileViolation("header-copies", f"the {name} copy is not valid: {copy.reason}")
-    return tuple(copy.raw[part] for part in _SHARED)
+    # The end of the checksum field is covered by no checksum.
+    digest_bytes = hashlib.new(copy.binary.checksum_algorithm).digest_size
+    return (*(copy.raw[part] for part in _SHARED), copy.binary.checksum[digest_bytes:])
 
 
 def _audit_binary(header: Header, profile: Profile) -> None:
