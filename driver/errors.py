@@ -106,6 +106,10 @@ def code_for(error: Exception) -> grpc.StatusCode | None:
     return next((PROVIDER_CODES[base] for base in type(error).__mro__ if base in PROVIDER_CODES), None)
 
 
+class OutcomeUncertain(Aborted):
+    """A change was begun, and an error that nobody planned (its cause) left its outcome open."""
+
+
 @contextmanager
 def change_may_be_sent(change: str) -> Iterator[None]:
     """Around calls of a provider that create or change something; ``change`` names it in the message.
@@ -115,7 +119,7 @@ def change_may_be_sent(change: str) -> Iterator[None]:
     ABORTED here: "may be in progress", and the call is repeated.
 
     Raises:
-        Aborted: in place of an unplanned exception, and of one that maps to INTERNAL.
+        OutcomeUncertain: in place of an unplanned exception, and of one that maps to INTERNAL.
     """
     try:
         yield
@@ -124,7 +128,7 @@ def change_may_be_sent(change: str) -> Iterator[None]:
         if code not in (None, grpc.StatusCode.INTERNAL):
             raise
         reason = f"unexpected {type(error).__name__}" if code is None else str(error)
-        raise Aborted(f"{change}: {reason}; part of it may have been done, call again") from error
+        raise OutcomeUncertain(f"{change}: {reason}; part of it may have been done, call again") from error
 
 
 def bounded(message: str, limit: int = MAXIMUM_MESSAGE_BYTES) -> str:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, cast
 import grpc
 from google.protobuf.message import Message
 
-from driver.errors import Unavailable, bounded, code_for
+from driver.errors import OutcomeUncertain, Unavailable, bounded, code_for
 from driver.logs import SCRUBBER, strip_secrets
 from driver.required_fields import check_required_fields
 
@@ -79,10 +79,7 @@ class _Call:
         """The error whose traceback belongs in the log; None when it was raised on purpose."""
         if self.chosen_status() is not None:
             return None
-        if code_for(error) is None:
-            return error
-        cause = error.__cause__
-        return error if isinstance(cause, Exception) and code_for(cause) is None else None
+        return error if code_for(error) is None or isinstance(error, OutcomeUncertain) else None
 
     def log(self, code: grpc.StatusCode, message: str = "", unplanned: Exception | None = None) -> None:
         """The call's one line."""

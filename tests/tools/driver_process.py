@@ -1,0 +1,73 @@
+"""Runs a role of ``confidential-csi`` as the real process it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = Path(sys.executable).parent / "confidential-csi"
+
+_START_SECONDS = 20.0
+
+
+@dataclass
+class DriverProcess:
+    """A running role, its socket, and the file its log goes to."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+    log: Path
+
+    def target(self) -> str:
+        """The endpoint, for a client."""
+        return f"unix://{self.socket}"
+
+    def terminate(self, seconds: float) -> int:
+        """SIGTERM, and the exit code; raises ``subprocess.TimeoutExpired`` if that takes longer."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(
+    role: str, folder: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[DriverProcess]:
+    """``confidential-csi ROLE`` on a socket in ``folder``, until the end of the block."""
+    endpoint = folder / f"{role}.sock"
+    log = folder / f"{role}.log"
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            [COMMAND, role, "--endpoint", f"unix://{endpoint}", *options],
+            stderr=stream,
+            env={**os.environ, **(env or {})},
+        )
+    driver = DriverProcess(process, endpoint, log)
+    try:
+        _wait_until_it_listens(driver)
+        yield driver
+    finally:
+        if process.poll() is None:
+            driver.kill()
+
+
+def _wait_until_it_listens(driver: DriverProcess) -> None:
+    give_up = time.monotonic() + _START_SECONDS
+    while time.monotonic() < give_up and driver.process.poll() is None:
+        with socket.socket(socket.AF_UNIX) as client:
+            if client.connect_ex(str(driver.socket)) == 0:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"the driver does not listen:\n{driver.log.read_text()}")

