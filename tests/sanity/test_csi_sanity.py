@@ -83,9 +83,8 @@ def outcome() -> Iterator[Outcome]:
                 timeout=240,
             )
             specs = json.loads(report.read_text())[0]["SpecReports"]
-            yield Outcome(
-                finished.returncode, finished.stdout, [s for s in specs if s["LeafNodeType"] == "It"]
-            )
+            its = [spec for spec in specs if spec["LeafNodeType"] == "It"]
+            yield Outcome(finished.returncode, finished.stdout, its, _offered(controller, node))
 
 
 def test_no_spec_fails(outcome: Outcome) -> None:
