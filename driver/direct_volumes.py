@@ -101,13 +101,16 @@ class DirectVolumes:
             raise Unavailable(reason)
 
     def read(self, target_path: str) -> MountInfo | None:
-        """The record of a target path; None if there is none.
+        """The record of a target path; None if there is none (as for a path too long to have one).
 
         Raises:
             mountinfo.Damaged: the directory is there, but ``mountInfo.json`` is missing or no valid record.
-            TargetPathTooLong: no such record can exist.
         """
-        return self._read(directory_name(target_path))
+        try:
+            name = directory_name(target_path)
+        except TargetPathTooLong:
+            return None
+        return self._read(name)
 
     def sandbox_id(self, target_path: str) -> str | None:
         """The sandbox that Kata noted beside the record; None if none has (no PodVM uses it yet)."""
@@ -178,9 +181,11 @@ class DirectVolumes:
 
         Raises:
             Internal: its directory holds a directory (nothing was removed), or the system refused.
-            TargetPathTooLong: no such record can exist.
         """
-        directory = self.root / directory_name(target_path)
+        try:
+            directory = self.root / directory_name(target_path)
+        except TargetPathTooLong:
+            return
         try:
             with os.scandir(directory) as entries:
                 if any(entry.is_dir(follow_symlinks=False) for entry in entries):

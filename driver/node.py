@@ -12,7 +12,7 @@ import grpc
 
 from driver import mountinfo
 from driver.capabilities import MountAccess, UnsupportedCapability, check_capability
-from driver.direct_volumes import DirectVolumes, TargetPathTooLong
+from driver.direct_volumes import DirectVolumes, directory_name
 from driver.disk_id import cloud_provider, disk_id
 from driver.errors import (
     AlreadyExists,
@@ -21,13 +21,13 @@ from driver.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
-    Unimplemented,
 )
 from driver.key_path import check_key_path
 from driver.locks import InFlight
 from driver.mountinfo import ENCRYPT_TYPE, KBS_KEY_ID, MountInfo
 from driver.publish_target import PublishTarget
-from proto import csi_pb2, csi_pb2_grpc
+from driver.sizes import SizeRange
+from proto import csi_pb2
 
 ENCRYPT_TYPES = frozenset({"luks", "luks2"})
 """What CAA's guest side takes as "encrypted"; anything else it would mount in the clear."""
@@ -35,10 +35,12 @@ ENCRYPT_TYPES = frozenset({"luks", "luks2"})
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 
 
-class NodeService(csi_pb2_grpc.NodeServicer):
+class NodeService:
     """Publishes volumes on one worker.
 
-    Methods raise :class:`~driver.errors.DriverError`; the interceptor turns that into a status.
+    Methods raise :class:`~driver.errors.DriverError`, which the interceptor turns into a status; it also
+    refuses requests whose id or path is empty. Volume stats are not offered: the worker sees an empty
+    directory, only the guest the file system.
     """
 
     def __init__(self, node_id: str, direct_volumes: DirectVolumes) -> None:
@@ -55,8 +57,8 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         without SINGLE_NODE_MULTI_WRITER): same target and record OK, other record ALREADY_EXISTS, other
         target FAILED_PRECONDITION.
         """
-        _require(request.volume_id, "volume_id")
         target = self._target(request.target_path)
+        directory_name(target.text)  # refuses a path too long for a record before anything is done
         info = _mount_info(request)
         with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
             self._volumes.require_ready()
@@ -83,7 +85,6 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         The record goes first and for good: the pod's containers are gone, and CAA counts every record
         that is left for the next PodVM, even when something blocks the target.
         """
-        _require(request.volume_id, "volume_id")
         target = self._target(request.target_path)
         with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
             self._volumes.require_ready()
@@ -100,14 +101,10 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         kubelet expands a volume that grew while unmounted before the pod's sandbox exists, and an error
         would block the mount for good. With a sandbox, OK would claim what only the guest can know.
         """
-        _require(request.volume_id, "volume_id")
-        _require(request.volume_path, "volume_path")
-        capacity = _capacity(request.capacity_range)
+        size = SizeRange(request.capacity_range.required_bytes, request.capacity_range.limit_bytes)
         self._volumes.require_ready()
         try:
             info = self._volumes.read(request.volume_path)
-        except TargetPathTooLong:
-            info = None
         except mountinfo.Damaged as error:
             raise Unavailable(
                 f"the record of {request.volume_path!r} is damaged ({error}); publishing again repairs it"
@@ -119,30 +116,20 @@ class NodeService(csi_pb2_grpc.NodeServicer):
                 f"volume {request.volume_id!r} is in use by a PodVM, whose guest can't be asked to grow it "
                 "yet; it grows when the pod starts again"
             )
-        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=capacity)
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size.required or size.limit)
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, _context: grpc.ServicerContext
     ) -> csi_pb2.NodeStageVolumeResponse:
         """Nothing is staged (and the capability not advertised): validate, for callers that stage anyway."""
-        _require(request.volume_id, "volume_id")
-        _require(request.staging_target_path, "staging_target_path")
         _access(request, encrypted=ENCRYPT_TYPE in request.volume_context)
         return csi_pb2.NodeStageVolumeResponse()
 
     def NodeUnstageVolume(
-        self, request: csi_pb2.NodeUnstageVolumeRequest, _context: grpc.ServicerContext
+        self, _request: csi_pb2.NodeUnstageVolumeRequest, _context: grpc.ServicerContext
     ) -> csi_pb2.NodeUnstageVolumeResponse:
-        """Nothing was staged."""
-        _require(request.volume_id, "volume_id")
-        _require(request.staging_target_path, "staging_target_path")
+        """Nothing was staged: OK for any id and path."""
         return csi_pb2.NodeUnstageVolumeResponse()
-
-    def NodeGetVolumeStats(
-        self, _request: csi_pb2.NodeGetVolumeStatsRequest, _context: grpc.ServicerContext
-    ) -> csi_pb2.NodeGetVolumeStatsResponse:
-        """Not offered: the worker sees an empty directory, only the guest the file system."""
-        raise Unimplemented("volume stats are not offered: only the guest sees the file system")
 
     def NodeGetCapabilities(
         self, _request: csi_pb2.NodeGetCapabilitiesRequest, _context: grpc.ServicerContext
@@ -197,11 +184,6 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             )
 
 
-def _require(value: str, field: str) -> None:
-    if not value:
-        raise InvalidArgument(f"{field} is empty; it is required")
-
-
 def _access(
     request: csi_pb2.NodePublishVolumeRequest | csi_pb2.NodeStageVolumeRequest, *, encrypted: bool
 ) -> MountAccess:
@@ -245,15 +227,6 @@ def _encryption(attributes: dict[str, str]) -> dict[str, str]:
         )
     check_key_path(given[KBS_KEY_ID])
     return given
-
-
-def _capacity(capacity: csi_pb2.CapacityRange) -> int:
-    required, limit = capacity.required_bytes, capacity.limit_bytes
-    if required < 0 or limit < 0:
-        raise InvalidArgument("capacity_range holds a negative size")
-    if limit and required > limit:
-        raise InvalidArgument(f"required_bytes {required} is larger than limit_bytes {limit}")
-    return required or limit
 
 
 def _difference(existing: MountInfo, wanted: MountInfo) -> str:

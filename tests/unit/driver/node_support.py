@@ -93,6 +93,18 @@ def unpublish(node: NodeService, target_path: str, *, volume_id: str = "local:vo
     node.NodeUnpublishVolume(request, NO_CONTEXT)
 
 
+def expand(
+    plugin: NodeService, path: str, *, volume_id: str = "local:vol-1", required: int = 0, limit: int = 0
+) -> int:
+    """NodeExpandVolume; the capacity it reports, in bytes."""
+    request = csi_pb2.NodeExpandVolumeRequest(
+        volume_id=volume_id,
+        volume_path=path,
+        capacity_range=csi_pb2.CapacityRange(required_bytes=required, limit_bytes=limit),
+    )
+    return plugin.NodeExpandVolume(request, NO_CONTEXT).capacity_bytes
+
+
 def names(directory: Path) -> set[str]:
     """The entries of a directory."""
     return {entry.name for entry in directory.iterdir()}
