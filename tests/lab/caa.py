@@ -1,0 +1,178 @@
+"""The stand-in for cloud-api-adaptor (CAA) and the part of Kata's runtime that touches direct volumes.
+
+CAA reads the direct-volume root twice, in two ways, and takes for granted that both see the same: once to
+attach disks (``pkg/util/cloud.go``, ``GetCSIVolumesForPod``, typed) and once for each container to write the
+annotation (``pkg/adaptor/proxy/service.go``, ``CreateContainer``, untyped). Both are followed here to the
+letter; where CAA would go on with disks on wrong LUNs, the stand-in raises :class:`Disagreement`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab.podvm import PodVm
+
+ANNOTATION = "io.confidentialcontainers.org.cloud_volumes"
+
+_BASE64 = re.compile(r"([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?")
+
+
+class Disagreement(Exception):
+    """Something on the host would send a disk to the wrong place, or keep a pod from starting."""
+
+
+@dataclass(frozen=True)
+class OciMount:
+    """One entry of ``mounts`` in a container's OCI spec."""
+
+    source: str
+    destination: str
+
+
+def serial_of(disk_id: str) -> str:
+    """The virtio-blk serial by which the guest finds a disk."""
+    return hashlib.sha256(disk_id.encode()).hexdigest()[:20]
+
+
+def _entries(root: Path, pod_uid: str) -> Iterator[tuple[Path, str]]:
+    """What both scans look at: folder and target path, in the order of Go's ``os.ReadDir``."""
+    for folder in sorted(root.iterdir(), key=lambda path: path.name.encode(errors="surrogateescape")):
+        if folder.is_symlink() or not folder.is_dir() or not _BASE64.fullmatch(folder.name):
+            continue
+        target = base64.urlsafe_b64decode(folder.name).decode(errors="surrogateescape")
+        if "/volumes/kubernetes.io~csi/" not in target or (pod_uid and f"/pods/{pod_uid}/" not in target):
+            continue
+        yield folder, target
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """``mountInfo.json``, or nothing where Go's decoder would fail."""
+    try:
+        # ValueError: not UTF-8, not JSON. Python alone knows NaN.
+        info = json.loads((folder / "mountInfo.json").read_bytes(), parse_constant=_refuse_constant)
+    except (OSError, ValueError):
+        return None
+    return info if isinstance(info, dict) else None
+
+
+def _is_typed(info: dict[str, Any]) -> bool:
+    """Whether it fits ``mountInfoJSON`` of ``pkg/util/cloud.go``; null fits everything."""
+    texts = [info.get(key) for key in ("volume-type", "device", "fstype")]
+    metadata, options = info.get("metadata") or {}, info.get("options") or []
+    if not isinstance(metadata, dict) or not isinstance(options, list):
+        return False
+    return all(text is None or isinstance(text, str) for text in (*texts, *metadata.values(), *options))
+
+
+def attach_scan(root: Path, *, pod_uid: str = "") -> list[str]:
+    """The disk ids that CAA attaches to a new PodVM, in the order of LUNs.
+
+    Args:
+        pod_uid: what Kata passes as the sandbox UID: nothing, today, so every entry on the node is taken.
+    """
+    found = []
+    for folder, _ in _entries(root, pod_uid):
+        info = _read(folder)
+        if info is None or not _is_typed(info):
+            continue
+        disk_id = (info.get("metadata") or {}).get("cloud-volume-path") or info.get("device")
+        if disk_id:
+            found.append(disk_id)
+    return found
+
+
+def container_scan(
+    root: Path, mounts: Sequence[OciMount], *, pod_uid: str = ""
+) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """The ``cloud_volumes`` object for one container, and the disk ids that were counted for LUNs."""
+    volumes: dict[str, dict[str, str]] = {}
+    counted: list[str] = []
+    for folder, target in _entries(root, pod_uid):
+        info = _read(folder)
+        if info is None:
+            continue
+        metadata = info.get("metadata") if isinstance(info.get("metadata"), dict) else {}
+        disk_id = _text(metadata, "cloud-volume-path") or _text(info, "device")
+        if not disk_id:
+            continue
+        lun = str(len(counted))
+        counted.append(disk_id)
+        destination = next((mount.destination for mount in mounts if mount.source == target), "")
+        if not destination:
+            continue
+        volume = {
+            "mount_point": destination,
+            "fs_type": _text(info, "fstype") or "ext4",
+            "lun": lun,
+            "disk_id": disk_id,
+        }
+        optional = {
+            "encrypt_type": _text(metadata, "encrypt-type"),
+            "key_id": _text(metadata, "kbs-key-id"),
+        }
+        volumes[f"vol-{lun}"] = volume | {key: value for key, value in optional.items() if value}
+    return volumes, counted
+
+
+def _text(source: dict[str, Any] | None, key: str) -> str:
+    value = (source or {}).get(key)
+    return value if isinstance(value, str) else ""
+
+
+class Caa:
+    """Plays CAA and Kata's runtime on one worker.
+
+    Args:
+        root: the direct-volume root, as the CSI node plugin writes it.
+        image_of: the raw image behind a disk id.
+    """
+
+    def __init__(self, root: Path, image_of: Callable[[str], Path]) -> None:
+        self._root = root
+        self._image_of = image_of
+
+    def create_vm(self, vm: PodVm, *, pod_uid: str = "") -> list[str]:
+        """Attach the pod's disks to its VM; the disk ids, in the order of LUNs."""
+        disk_ids = attach_scan(self._root, pod_uid=pod_uid)
+        for disk_id in disk_ids:
+            vm.attach(self._image_of(disk_id), serial_of(disk_id))
+        return disk_ids
+
+    def create_container(self, mounts: Sequence[OciMount], *, sandbox_id: str, pod_uid: str = "") -> str:
+        """What the guest gets as the value of :data:`ANNOTATION`; empty if there is no volume.
+
+        Also leaves Kata's sandbox-id file beside each volume's ``mountInfo.json``.
+
+        Raises:
+            Disagreement: CAA's two scans differ, or Kata would take a volume for a device of the worker.
+        """
+        for mount in mounts:
+            self._prepare_volume(mount, sandbox_id)
+        volumes, counted = container_scan(self._root, mounts, pod_uid=pod_uid)
+        attached = attach_scan(self._root, pod_uid=pod_uid)
+        if counted != attached:
+            raise Disagreement(f"CAA attaches {attached}, but counts LUNs by {counted}")
+        if not volumes:
+            return ""
+        return json.dumps(volumes, separators=(",", ":"), sort_keys=True)
+
+    def _prepare_volume(self, mount: OciMount, sandbox_id: str) -> None:
+        """Kata's Go runtime, ``src/runtime/pkg/direct-volume/utils.go``."""
+        folder = self._root / base64.urlsafe_b64encode(mount.source.encode()).decode()
+        info = _read(folder)
+        if info is None:
+            return
+        if not _is_typed(info) or Path(_text(info, "device")).exists():
+            raise Disagreement(f"Kata's runtime fails on {mount.source}: {info}")
+        (folder / sandbox_id).touch(mode=0o600)
