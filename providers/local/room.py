@@ -67,10 +67,16 @@ class Room:
         self._path = path
 
     def prepare(self) -> None:
-        """Make the directory, in an existing one, unless it is there. Raises OSError."""
+        """Make the directory, in an existing one, unless it is there; remove what killed calls left in it.
+
+        Raises:
+            OSError: there is no directory to make it in, or it can't be used.
+        """
         self._path.mkdir(mode=0o700, exist_ok=True)
         with _closing(os.open(self._path.parent, _DIRECTORY)) as parent:
             os.fsync(parent)
+        with _closing(os.open(self._path, _DIRECTORY)) as room:
+            _sweep(room)
 
     def names(self) -> list[str]:
         """The names of all entries, foreign and temporary ones included."""
@@ -283,11 +289,16 @@ def _make_temporary(room: int) -> tuple[str, int]:
     while True:
         name = _temporary_name()
         os.mkdir(name, 0o700, dir_fd=room)
-        with suppress(FileNotFoundError):  # swept before it could be locked: make another
+        with suppress(FileNotFoundError):
             directory = os.open(name, _DIRECTORY, dir_fd=room)
-            if _try_lock(directory) and _is_at(room, name, directory):
-                return name, directory
+            try:
+                if _try_lock(directory) and _is_at(room, name, directory):
+                    return name, directory
+            except BaseException:
+                os.close(directory)
+                raise
             os.close(directory)
+        # Swept before it was locked: make another.
 
 
 def _sweep(room: int) -> None:

@@ -1,0 +1,17 @@
+"""The backends that the contract suite runs on."""
+
+from __future__ import annotations
+
+from tests.contract.backend import Backend
+from tests.contract.local_backend import LocalBackend
+
+BACKENDS: tuple[type[Backend], ...] = (LocalBackend,)
+
+
+def backends_with(*interfaces: type) -> list[type[Backend]]:
+    """Those whose provider implements all of these optional interfaces."""
+    return [
+        backend
+        for backend in BACKENDS
+        if all(issubclass(backend.provider_class, interface) for interface in interfaces)
+    ]
