@@ -135,8 +135,13 @@ class Server:
                     Channel(accepted, self._frame_timeout), self._handlers, self._frame_timeout
                 )
                 thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # Out of threads.
+                    _log.warning("ttrpc server on %s dropped a connection: %s", self._path, error)
+                    accepted.close()
+                    continue
                 self._connections[connection] = thread
-            thread.start()
 
     def _serve(self, connection: _Connection) -> None:
         try:

@@ -9,14 +9,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tests.tools.go_programs import go_command
+
 _HERE = Path(__file__).parent
 
 
 @cache
-def go_program(name: str) -> Path:
+def peer_program(name: str) -> Path:
     """The program of the Go module ``tests/peers/<name>``, built into the user's cache when its files change.
 
-    A machine without Go fails the test: a peer is never skipped.
+    A machine where it can't be built fails the test: a peer is never skipped.
     """
     module = _HERE / name
     digest = hashlib.sha256()
@@ -29,7 +31,9 @@ def go_program(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
             built = Path(scratch, name)
             subprocess.run(
-                ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", built, "."], cwd=module, check=True
+                [go_command(), "build", "-mod=readonly", "-buildvcs=false", "-o", built, "."],
+                cwd=module,
+                check=True,
             )
             built.replace(program)
     return program

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from tests.peers import go_program
+from tests.peers import peer_program
 
 SERVICE = "peer.Go"
 
@@ -21,7 +21,7 @@ SERVICE = "peer.Go"
 def go_server(socket_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A running Go server; its methods take and return the value of a BytesValue."""
     with subprocess.Popen(
-        [go_program("ttrpc-go"), "server", socket_path], stdout=subprocess.PIPE, text=True
+        [peer_program("ttrpc-go"), "server", socket_path], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -65,7 +65,7 @@ def go_calls(socket_path: Path, calls: Iterable[GoCall], timeout: float = 20.0) 
         for index, one in enumerate(calls)
     ]
     done = subprocess.run(
-        [go_program("ttrpc-go"), "client", socket_path],
+        [peer_program("ttrpc-go"), "client", socket_path],
         input="\n".join(lines),
         capture_output=True,
         text=True,

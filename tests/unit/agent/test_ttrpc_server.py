@@ -278,6 +278,20 @@ def test_connections_beyond_the_bound_are_closed_and_room_returns(path: Path) ->
             time.sleep(0.02)
 
 
+def test_a_connection_for_which_there_is_no_thread_is_dropped_and_the_next_one_served(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", start)
+        with connected(path) as connection:
+            assert connection.recv(1) == b""
+    with Client(str(path)) as client:
+        assert client.call("s", "echo", b"x", 5) == b"x"
+
+
 def test_many_threads_share_one_client_and_one_server(path: Path) -> None:
     with Client(str(path)) as client, ThreadPoolExecutor(16) as pool:
         payloads = [b"%d" % i * 50 for i in range(300)]
