@@ -71,7 +71,8 @@ for visible; do
   mount --bind "$visible" "$share$visible"
   mount -o remount,bind,ro "$share$visible"
 done
-libvirtd --config "$state/etc/libvirt/libvirtd.conf" >"$state/libvirtd.log" 2>&1 &
+libvirtd --pid-file "$state/libvirtd.pid" --config "$state/etc/libvirt/libvirtd.conf" \
+  >"$state/libvirtd.log" 2>&1 &
 cat >/dev/null
 """.format(private=" ".join(_PRIVATE))
 
