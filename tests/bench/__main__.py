@@ -1,0 +1,8 @@
+"""All benchmarks: ``python -m tests.bench`` (``make bench``). Exit code 1 if a budget is exceeded."""
+
+import sys
+
+from tests.bench import node
+
+if __name__ == "__main__":
+    sys.exit(node.main())

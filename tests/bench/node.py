@@ -1,0 +1,238 @@
+"""The node plugin's budgets, measured on the real process: ``python -m tests.bench.node``.
+
+Start to ready, resident memory after 200 publishes, and the time of a NodePublishVolume over its socket,
+fsync included, next to a baseline from the same run: the same bytes written durably by this process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+
+from driver.direct_volumes import directory_name
+from proto import csi_pb2, csi_pb2_grpc
+
+PUBLISHES = 200
+READY_BUDGET_SECONDS = 0.5
+MEMORY_BUDGET_MB = 55.0
+PUBLISH_BUDGET_SECONDS = 0.0025
+
+_POD = "pods/11111111-2222-3333-4444-555555555555/volumes/kubernetes.io~csi"
+_START_TIMEOUT_SECONDS = 30.0
+
+
+class NodeProcess:
+    """A running ``confidential-csi node`` on directories of its own; stopped at the end of the block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "dv"
+        self.root.mkdir()
+        self.parent = folder / _POD
+        self.parent.mkdir(parents=True)
+        self.socket = folder / "csi.sock"
+        self.log = folder / "log"
+        self.command = [
+            str(Path(sys.executable).parent / "confidential-csi"),
+            "node",
+            "--node-id=bench",
+            f"--endpoint=unix://{self.socket}",
+            f"--direct-volumes-root={self.root}",
+        ]
+
+    def __enter__(self) -> NodeProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+        self._process.terminate()
+        self._process.wait(timeout=30)
+
+    def start(self) -> None:
+        """Start the process and wait until it answers a Probe.
+
+        ``ready_seconds`` is how long that took, ``queued_seconds`` how much of it the process spent
+        runnable, waiting for a CPU that others used.
+        """
+        started = time.monotonic()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        try:
+            self._wait_for_socket(started + _START_TIMEOUT_SECONDS)
+            self._channel = grpc.insecure_channel(f"unix:{self.socket}")
+            if not self.probe():
+                raise RuntimeError(f"the node plugin is not ready: {self.log.read_text()}")
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        self.ready_seconds = time.monotonic() - started
+        self.queued_seconds = int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
+        self.stub = csi_pb2_grpc.NodeStub(self._channel)
+
+    def kill(self) -> None:
+        """SIGKILL; call :meth:`start` again."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+    def probe(self) -> bool:
+        """Whether the plugin says that it is ready."""
+        stub = csi_pb2_grpc.IdentityStub(self._channel)
+        return stub.Probe(csi_pb2.ProbeRequest(), timeout=10).ready.value
+
+    def target(self, number: int) -> str:
+        """The target path of volume ``number``, as kubelet's."""
+        return str(self.parent / f"pvc-{number}")
+
+    def request(self, number: int) -> csi_pb2.NodePublishVolumeRequest:
+        """A publish of volume ``number``."""
+        modes = csi_pb2.VolumeCapability.AccessMode
+        return csi_pb2.NodePublishVolumeRequest(
+            volume_id=f"local:vol-{number}",
+            target_path=self.target(number),
+            volume_capability=csi_pb2.VolumeCapability(
+                mount=csi_pb2.VolumeCapability.MountVolume(fs_type="ext4"),
+                access_mode=modes(mode=modes.SINGLE_NODE_WRITER),
+            ),
+            volume_context={
+                "cloud-volume-path": f"disk-{number}",
+                "encrypt-type": "luks2",
+                "kbs-key-id": f"default/key/vol-{number}",
+                "cloud-provider": "local",
+            },
+        )
+
+    def publish(self, number: int) -> float:
+        """Publish volume ``number``; the seconds that the call took."""
+        request = self.request(number)
+        started = time.perf_counter()
+        self.stub.NodePublishVolume(request, timeout=10)
+        return time.perf_counter() - started
+
+    def record(self, number: int) -> Path:
+        """The mountInfo.json of volume ``number``."""
+        return self.root / directory_name(self.target(number)) / "mountInfo.json"
+
+    def resident_mb(self) -> float:
+        """Resident memory of the process, in units of 10**6 bytes."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+    def _wait_for_socket(self, until: float) -> None:
+        while True:
+            with socket.socket(socket.AF_UNIX) as client:
+                try:
+                    client.connect(str(self.socket))
+                except (FileNotFoundError, ConnectionRefusedError):
+                    if time.monotonic() > until or self._process.poll() is not None:
+                        raise RuntimeError(f"no node plugin: {self.log.read_text()}") from None
+                    time.sleep(0.002)
+                else:
+                    return
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder on tmpfs, like /run, where Kata's root is on a worker."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def write_durably(folder: Path, content: bytes) -> float:
+    """The baseline: temporary file, fsync, rename, fsync of the directory. Seconds taken."""
+    started = time.perf_counter()
+    descriptor, temporary = tempfile.mkstemp(dir=folder)
+    os.write(descriptor, content)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    Path(temporary).rename(folder / "record")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    measured: float
+    unit: str
+    budget: float | None
+    baseline: float | None = None
+
+    def holds(self) -> bool:
+        return self.budget is None or self.measured <= self.budget
+
+    def cells(self) -> tuple[str, ...]:
+        ratio = "" if self.baseline is None else f"{self.measured / self.baseline:.1f} x"
+        budget = "" if self.budget is None else f"{self.budget:g} {self.unit}"
+        verdict = "" if self.budget is None else ("holds" if self.holds() else "EXCEEDED")
+        return self.name, f"{self.measured:.2f} {self.unit}", budget, ratio, verdict
+
+
+def main() -> int:
+    """Measure, print the table, and return 1 if a budget is exceeded."""
+    with temporary_folder() as folder:
+        with NodeProcess(folder) as node:
+            command = " ".join(node.command)
+            ready, queued = node.ready_seconds, node.queued_seconds
+            times = [node.publish(number) for number in range(PUBLISHES)]
+            memory = node.resident_mb()
+            content = node.record(0).read_bytes()
+        baseline = [write_durably(folder, content) for _ in range(PUBLISHES)]
+    median, bare = statistics.median(times), statistics.median(baseline)
+    p95, bare_p95 = _p95(times), _p95(baseline)
+    rows = [
+        _Row("start to ready", ready * 1e3, "ms", None),
+        _Row("  without waiting for a CPU", (ready - queued) * 1e3, "ms", READY_BUDGET_SECONDS * 1e3),
+        _Row(f"resident memory after {PUBLISHES} publishes", memory, "MB", MEMORY_BUDGET_MB),
+        _Row("NodePublishVolume, median", median * 1e3, "ms", PUBLISH_BUDGET_SECONDS * 1e3, bare * 1e3),
+        _Row("NodePublishVolume, 95th percentile", p95 * 1e3, "ms", None, bare_p95 * 1e3),
+        _Row("baseline: the same bytes, median", bare * 1e3, "ms", None),
+    ]
+    print("Node plugin")
+    print(f"machine   {_machine()}")
+    print(f"command   {command}")
+    print(
+        "baseline  temporary file, fsync, rename, fsync of the directory, in this process, on tmpfs as well"
+    )
+    _print_table([("", "measured", "budget", "to baseline", ""), *(row.cells() for row in rows)])
+    return 0 if all(row.holds() for row in rows) else 1
+
+
+def _p95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {system}"
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
