@@ -34,8 +34,6 @@ SLOT_BYTES = BLOCK_BYTES
 SLOT_OFFSETS = (HEADER_AREA_BYTES - 2 * SLOT_BYTES, HEADER_AREA_BYTES - SLOT_BYTES)
 ENCRYPTION_SECTOR_BYTES = 4096
 VOLUME_KEY_BYTES = 64
-#: Shorter keys would make the HMAC on a hostile disk a target for guessing.
-MINIMUM_KEY_BYTES = 32
 #: The header area and an ext4 worth having.
 MINIMUM_DEVICE_BYTES = 32 * 1024 * 1024
 

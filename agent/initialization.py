@@ -29,7 +29,6 @@ from agent.disk_format import (
     KEYSLOTS_BYTES,
     METADATA_BYTES,
     MINIMUM_DEVICE_BYTES,
-    MINIMUM_KEY_BYTES,
     VOLUME_KEY_BYTES,
     Record,
     RecordKey,
@@ -67,16 +66,9 @@ def initialize(device: BlockDevice, released_key: bytes, runner: Runner) -> Genu
     Returns the header, in state ``initialising``: the caller makes the filesystem and then records ``ready``.
 
     Raises:
-        Refused: the key is shorter than 32 bytes (``key-too-short``) or the device smaller than 32 MiB
-            (``device-too-small``). Nothing was written.
+        Refused: the device is smaller than 32 MiB (``device-too-small``). Nothing was written.
         Unavailable: cryptsetup or the device failed; a later call starts again.
     """
-    if len(released_key) < MINIMUM_KEY_BYTES:
-        raise Refused(
-            "key-too-short",
-            f"the released key has {len(released_key)} bytes; a new volume needs at least "
-            f"{MINIMUM_KEY_BYTES} random bytes",
-        )
     if device.size < MINIMUM_DEVICE_BYTES:
         raise Refused(
             "device-too-small",

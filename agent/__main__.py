@@ -1,0 +1,141 @@
+"""``confidential-csi-agent``: mounts, unmounts and lists the encrypted volumes of this VM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from agent.annotation import MAX_ANNOTATION, parse_annotation
+from agent.block_device import DirectDevice
+from agent.cdh import DEFAULT_SOCKET, DEFAULT_TIMEOUT, DataHubClient
+from agent.clock import SystemClock
+from agent.commands import SystemRunner
+from agent.devices import DEFAULT_TIMEOUT as DEVICE_TIMEOUT
+from agent.devices import DeviceFinder
+from agent.errors import AgentError, Refused, Unavailable
+from agent.volumes import Volumes, VolumesFailed
+
+EXIT_OK = 0
+#: A rule was broken; trying again will not help. (2 is argparse's, for a wrong command line.)
+EXIT_REFUSED = 3
+#: Something was missing or failed; trying again may help.
+EXIT_UNAVAILABLE = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Results go to standard output, errors to standard error as ``[rule] message``."""
+    # A core dump would hold keys.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], None] = arguments.command
+    try:
+        command(arguments)
+    except VolumesFailed as failed:
+        return _report(failed.errors)
+    except AgentError as error:
+        return _report([error])
+    return EXIT_OK
+
+
+def _mount(arguments: argparse.Namespace) -> None:
+    volumes = parse_annotation(_read(arguments.annotation))
+    mounted = _volumes(arguments).mount(volumes)
+    _print({"volumes": [asdict(volume) for volume in mounted]})
+
+
+def _unmount(arguments: argparse.Namespace) -> None:
+    volumes = _volumes(arguments)
+    if arguments.all:
+        names = [status.name for status in volumes.status()]
+    else:
+        names = [volume.name for volume in parse_annotation(_read(arguments.annotation))]
+    volumes.unmount(names)
+    _print({"unmounted": names})
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    found = _volumes(arguments).status()
+    if arguments.json:
+        _print({"volumes": [asdict(status) for status in found]})
+        return
+    for status in found:
+        words = [word for word in ("mounted", "open", "shielded") if getattr(status, word)]
+        sys.stdout.write(f"{status.name}: {', '.join(words)}\n")
+
+
+def _volumes(arguments: argparse.Namespace) -> Volumes:
+    clock = SystemClock()
+    return Volumes(
+        hub=DataHubClient(arguments.cdh_socket, arguments.cdh_timeout),
+        runner=SystemRunner(),
+        clock=clock,
+        finder=DeviceFinder(clock, arguments.device_timeout),
+        open_device=DirectDevice,
+    )
+
+
+def _read(source: str) -> bytes:
+    """The annotation, from a file or (``-``) from standard input; no more of it than could be valid."""
+    try:
+        if source == "-":
+            return sys.stdin.buffer.read(MAX_ANNOTATION + 1)
+        with Path(source).open("rb") as file:
+            return file.read(MAX_ANNOTATION + 1)
+    except OSError as error:
+        raise Unavailable("annotation-unreadable", f"cannot read {source}: {error.strerror}") from None
+
+
+def _print(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _report(errors: Sequence[AgentError]) -> int:
+    for error in errors:
+        sys.stderr.write("\n".join([str(error), *getattr(error, "__notes__", ())]) + "\n")
+    return EXIT_REFUSED if any(isinstance(error, Refused) for error in errors) else EXIT_UNAVAILABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="confidential-csi-agent", description=__doc__)
+    parser.add_argument("--cdh-socket", default=DEFAULT_SOCKET, help="the data hub's socket (%(default)s)")
+    parser.add_argument(
+        "--cdh-timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="how long the data hub may take for one operation (%(default)g)",
+    )
+    parser.add_argument(
+        "--device-timeout",
+        type=float,
+        default=DEVICE_TIMEOUT,
+        metavar="SECONDS",
+        help="how long to wait for a disk to appear (%(default)g)",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    mount = commands.add_parser("mount", help="mount the volumes of a cloud_volumes annotation")
+    mount.add_argument(
+        "--annotation", required=True, metavar="FILE", help="the annotation's value; - is stdin"
+    )
+    mount.set_defaults(command=_mount)
+
+    unmount = commands.add_parser("unmount", help="unmount and close volumes")
+    which = unmount.add_mutually_exclusive_group(required=True)
+    which.add_argument("--annotation", metavar="FILE", help="those of an annotation; - is stdin")
+    which.add_argument("--all", action="store_true", help="all there are in this VM")
+    unmount.set_defaults(command=_unmount)
+
+    status = commands.add_parser("status", help="list the volumes of this VM")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(command=_status)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The ext4 filesystem on an open volume: making, checking, growing, mounting it."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.commands import Runner
+from agent.errors import Refused, Unavailable
+
+MOUNT_OPTIONS = "nodev,nosuid,noatime"
+_CHECK_SECONDS = 600.0
+_RESIZE_SECONDS = 600.0
+_MKFS_SECONDS = 600.0
+_GROUP_MODE = 0o2775
+_CLEAN_OR_FIXED = (0, 1)
+_ERRORS_LEFT = 4
+
+_SUPERBLOCK_OFFSET = 1024
+_SUPERBLOCK_BYTES = 1024
+#: Bitmaps, superblock, descriptors, and the blocks below which resize2fs finds a group not worth making.
+_GROUP_OVERHEAD_BLOCKS = 128
+_EXT4_MAGIC = 0xEF53
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of the mount table; ``number`` is the ``major:minor`` of what is mounted."""
+
+    number: str
+    directory: Path
+
+
+class Filesystems:
+    """Works on filesystems by way of e2fsprogs and mount."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def make(self, device: Path) -> None:
+        """Make an empty ext4 on ``device``, and wait until it is on the disk.
+
+        Discard stays off: it would tell the host which blocks are in use. Inode tables are zeroed lazily by
+        the kernel, so that a large disk does not keep its first container waiting.
+        """
+        self._runner.run(
+            ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_journal_init=0", str(device)],
+            timeout=_MKFS_SECONDS,
+        )
+        descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def check(self, device: Path) -> None:
+        """Repair what is safe to repair without asking.
+
+        Raises:
+            Refused: errors are left (``filesystem-damaged``).
+            Unavailable: e2fsck could not do its work.
+        """
+        result = self._runner.run(
+            ["e2fsck", "-p", str(device)],
+            expected=(*_CLEAN_OR_FIXED, _ERRORS_LEFT),
+            timeout=_CHECK_SECONDS,
+        )
+        if result.code == _ERRORS_LEFT:
+            raise Refused(
+                "filesystem-damaged",
+                f"e2fsck found errors on {device} that need a decision; restore a snapshot, or repair it: "
+                f"{result.output.strip()[-200:]}",
+            )
+
+    def mount(self, device: Path, directory: Path) -> None:
+        """Mount ``device`` at ``directory``, which is made if missing."""
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._runner.run(["mount", "-t", "ext4", "-o", MOUNT_OPTIONS, str(device), str(directory)])
+
+    def unmount(self, directory: Path) -> None:
+        """Unmount ``directory``.
+
+        Raises:
+            Unavailable: it is in use (``mount-busy``), and stays mounted.
+        """
+        try:
+            self._runner.run(["umount", str(directory)])
+        except Unavailable as error:
+            raise Unavailable(
+                "mount-busy", f"{directory} stays mounted: {error}; stop what uses it and try again"
+            ) from None
+
+    def grow(self, device: Path, device_size: int) -> None:
+        """Let the mounted filesystem fill ``device`` of ``device_size`` bytes; nothing if it does already.
+
+        Raises:
+            Unavailable: resize2fs failed, or the filesystem is still far smaller than the device.
+        """
+        if ext4_size(device) >= device_size:
+            return
+        self._runner.run(["resize2fs", str(device)], timeout=_RESIZE_SECONDS)
+        size = ext4_size(device)
+        if size < device_size - _largest_tail(device):
+            raise Unavailable(
+                "filesystem-not-grown",
+                f"resize2fs left the filesystem on {device} at {size} bytes; the volume has {device_size}",
+            )
+
+
+def mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
+    """The mount table (proc(5)), in the order of mounting."""
+    found = []
+    for line in table.read_text().splitlines():
+        fields = line.split(" ")
+        directory = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        found.append(Mount(fields[2], Path(directory)))
+    return found
+
+
+def mounted_at(directory: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount | None:
+    """What is mounted at ``directory`` and visible there; None when nothing is."""
+    return next((mount for mount in reversed(mounts(table)) if mount.directory == directory), None)
+
+
+def apply_fs_group(directory: Path, gid: int) -> None:
+    """Give the root of the volume to the pod's fsGroup, set-group-id, as kubelet does."""
+    os.chown(directory, -1, gid)
+    directory.chmod(_GROUP_MODE)
+
+
+def ext4_size(device: Path) -> int:
+    """The size in bytes that the superblock on ``device`` (kernel docs, "ext4 super block") gives.
+
+    Raises:
+        Refused: there is no ext4 (``filesystem-missing``).
+    """
+    superblock = _superblock(device)
+    low, high = struct.unpack_from("<I", superblock, 0x4)[0], struct.unpack_from("<I", superblock, 0x150)[0]
+    blocks: int = low + (high << 32)
+    return blocks * _block_bytes(superblock)
+
+
+def _largest_tail(device: Path) -> int:
+    """Bytes that may stay unused: resize2fs leaves out a last group with room for little but its tables."""
+    superblock = _superblock(device)
+    inodes: int = struct.unpack_from("<I", superblock, 0x28)[0]
+    inode_bytes: int = struct.unpack_from("<H", superblock, 0x58)[0]
+    reserved_blocks: int = struct.unpack_from("<H", superblock, 0xCE)[0]
+    return inodes * inode_bytes + (reserved_blocks + _GROUP_OVERHEAD_BLOCKS) * _block_bytes(superblock)
+
+
+def _superblock(device: Path) -> bytes:
+    with device.open("rb") as file:
+        file.seek(_SUPERBLOCK_OFFSET)
+        superblock = file.read(_SUPERBLOCK_BYTES)
+    if len(superblock) != _SUPERBLOCK_BYTES or struct.unpack_from("<H", superblock, 0x38)[0] != _EXT4_MAGIC:
+        raise Refused("filesystem-missing", f"there is no ext4 filesystem on {device}")
+    return superblock
+
+
+def _block_bytes(superblock: bytes) -> int:
+    exponent: int = struct.unpack_from("<I", superblock, 0x18)[0]
+    return 1024 << exponent

@@ -1,0 +1,155 @@
+"""The shield: a device that is the disk, but whose header is our checked copy in memory.
+
+The host may answer a second read of the header differently from the first. So whoever opens the volume (the
+data hub, by way of cryptsetup) is given a mapping whose first 4 MiB are a read-only loop device over a sealed
+memory file that holds the checked image, and whose rest is the disk. The disk's own header is not read again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.commands import Runner
+from agent.device_mapper import SECTOR_BYTES, DeviceMapper, Mapping, Target
+from agent.devices import Disk
+from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
+from agent.errors import Refused, Unavailable
+from agent.luks2 import newest_valid
+from agent.luks2_profile import FORMAT_1, AuditedHeader, audit
+
+_UUID_PREFIX = "CONFIDENTIAL-CSI-SHIELD-"
+_SUFFIX = "-shield"
+_HEADER_SECTORS = HEADER_AREA_BYTES // SECTOR_BYTES
+#: How the kernel shows a memory file as the backing file of a loop device.
+_MEMORY_FILE = re.compile(r"/memfd:(?P<name>.+)-header \(deleted\)")
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+@dataclass(frozen=True)
+class Shield:
+    """A shield that is up. ``size`` is in bytes, ``disk_number`` the ``major:minor`` of the disk below."""
+
+    mapping: Mapping
+    header: AuditedHeader
+    size: int
+    disk_number: str
+
+
+class Shields:
+    """Makes, finds and takes down the shields of volumes; ``name`` is the volume's mapper name."""
+
+    def __init__(self, runner: Runner, mapper: DeviceMapper, sysfs: Path = Path("/sys")) -> None:
+        self._runner = runner
+        self._mapper = mapper
+        self._blocks = sysfs / "block"
+
+    def build(self, name: str, disk: Disk, image: bytes) -> Shield:
+        """Put a shield with the header ``image`` over ``disk``, at its size of now.
+
+        Raises:
+            Unavailable: the loop device or the mapping can't be made; nothing is left of it.
+        """
+        loop = self._loop_over(name, image)
+        try:
+            self._mapper.create(name + _SUFFIX, _UUID_PREFIX + name, _table(loop, disk.number, disk.size))
+            shield = self.find(name)
+        except BaseException:
+            self.remove(name)
+            raise
+        if shield is None:
+            raise Unavailable("mapping-missing", f"the shield of {name} vanished as soon as it was made")
+        return shield
+
+    def find(self, name: str) -> Shield | None:
+        """The shield of a volume, after checking that it is one; None when there is none.
+
+        Raises:
+            Refused: a mapping of that name is something else (``foreign-mapping``).
+        """
+        mapping = self._mapper.find(name + _SUFFIX)
+        if mapping is None:
+            return None
+        table = self._mapper.table(mapping.name)
+        loops = self._loops(name)
+        if mapping.uuid == _UUID_PREFIX + name and len(table) == 2 and all(one.arguments for one in table):
+            loop, disk = (target.arguments[0] for target in table)
+            size = (table[1].start + table[1].length) * SECTOR_BYTES
+            if loop in loops and table == _table(loop, disk, size):
+                image = Path("/dev", loops[loop]).read_bytes()[:IMAGE_BYTES]
+                return Shield(mapping, audit(newest_valid(image), FORMAT_1), size, disk)
+        raise Refused(
+            "foreign-mapping",
+            f"the mapping {mapping.name} was not made by this agent; remove it, or use a fresh VM",
+        )
+
+    def remove(self, name: str) -> None:
+        """Take down the shield and its loop device, whichever of them exist.
+
+        Raises:
+            Refused: a mapping of that name is something else.
+            Unavailable: the shield is in use, or a tool failed.
+        """
+        if self.find(name) is not None:
+            self._mapper.remove(name + _SUFFIX)
+        for loop in self._loops(name).values():
+            self._runner.run(["losetup", "--detach", f"/dev/{loop}"])
+
+    def names(self) -> set[str]:
+        """The mapper names of all volumes of which a shield, or the loop device of one, exists."""
+        shields = {
+            mapping.name.removesuffix(_SUFFIX)
+            for mapping in self._mapper.mappings()
+            if mapping.uuid.startswith(_UUID_PREFIX)
+        }
+        loops = {
+            match["name"]
+            for file in self._backing_files().values()
+            if (match := _MEMORY_FILE.fullmatch(file))
+        }
+        return shields | loops
+
+    def _loop_over(self, name: str, image: bytes) -> str:
+        memory = os.memfd_create(f"{name}-header", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            # What surrounds the image in the header area is authenticated by nobody: zeros instead.
+            os.truncate(memory, HEADER_AREA_BYTES)
+            os.pwrite(memory, image, 0)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+            shown = self._runner.run(
+                ["losetup", "--find", "--show", "--read-only", f"/proc/self/fd/{memory}"], pass_fds=[memory]
+            ).output
+        finally:
+            os.close(memory)
+        loop = Path(shown.strip()).name
+        return (self._blocks / loop / "dev").read_text().strip()
+
+    def _loops(self, name: str) -> dict[str, str]:
+        """Loop devices over the memory file of a volume's header: ``major:minor`` to name."""
+        return {
+            (self._blocks / loop / "dev").read_text().strip(): loop
+            for loop, file in self._backing_files().items()
+            if (match := _MEMORY_FILE.fullmatch(file)) and match["name"] == name
+        }
+
+    def _backing_files(self) -> dict[str, str]:
+        found = {}
+        for file in self._blocks.glob("loop*/loop/backing_file"):
+            try:
+                found[file.parent.parent.name] = file.read_text().rstrip("\n")
+            except OSError:
+                # Detached meanwhile.
+                continue
+        return found
+
+
+def _table(loop: str, disk: str, size: int) -> tuple[Target, Target]:
+    """The table of a shield of ``size`` bytes over the devices of these numbers (``major:minor``)."""
+    sectors = size // SECTOR_BYTES
+    return (
+        Target(0, _HEADER_SECTORS, "linear", (loop, "0")),
+        Target(_HEADER_SECTORS, sectors - _HEADER_SECTORS, "linear", (disk, str(_HEADER_SECTORS))),
+    )

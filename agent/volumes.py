@@ -1,0 +1,316 @@
+"""Opening and closing volumes: from a disk that the host attached to a directory that a container may use.
+
+Every step looks at what is there before it acts, so a second container of the pod, a restarted agent, or an
+agent that was killed half-way finds its way from any point. What exists already is used only after it was
+verified, in the same way as what was made just now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from agent import crypt_mapping
+from agent.annotation import CloudVolume
+from agent.block_device import BlockDevice
+from agent.cdh import DataHub
+from agent.clock import Clock
+from agent.commands import Runner
+from agent.device_mapper import DeviceMapper, Mapping
+from agent.devices import DeviceFinder, Disk
+from agent.disk_format import RecordKey, State
+from agent.errors import AgentError, Refused, Unavailable
+from agent.filesystem import Filesystems, apply_fs_group, mounted_at
+from agent.header_guard import GenuineHeader, update_record
+from agent.initialization import obtain_header
+from agent.keys import fetch_key, key_uri
+from agent.shield import Shields
+
+MOUNT_ROOT = Path("/run/cloud-volumes")
+STATE_ROOT = Path("/run/confidential-csi-agent")
+LOCK_SECONDS = 300.0
+_LOCK_POLL_SECONDS = 0.05
+_MAPPER_PREFIX = "caa-"
+
+
+class OpenDevice(Protocol):
+    """Opens a disk for raw access (``agent.block_device.DirectDevice``)."""
+
+    def __call__(
+        self, path: Path, *, writable: bool, exclusive: bool
+    ) -> AbstractContextManager[BlockDevice]: ...
+
+
+@dataclass(frozen=True)
+class MountedVolume:
+    """A volume that is ready: bind ``source`` over ``mount_point`` in the container."""
+
+    name: str
+    mount_point: str
+    source: str
+
+
+@dataclass(frozen=True)
+class VolumeStatus:
+    """What there is of a volume in this VM."""
+
+    name: str
+    mounted: bool
+    open: bool
+    shielded: bool
+
+
+class VolumesFailed(Exception):
+    """Some volumes could not be mounted or unmounted; ``errors`` are in the order of the volumes."""
+
+    def __init__(self, errors: Sequence[AgentError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = tuple(errors)
+
+
+class Volumes:
+    """The volumes of this VM. Several agents at once are fine: a lock file serializes each volume."""
+
+    def __init__(
+        self, *, hub: DataHub, runner: Runner, clock: Clock, finder: DeviceFinder, open_device: OpenDevice
+    ) -> None:
+        self._hub = hub
+        self._runner = runner
+        self._clock = clock
+        self._finder = finder
+        self._open_device = open_device
+        self._mapper = DeviceMapper(runner)
+        self._shields = Shields(runner, self._mapper)
+        self._filesystems = Filesystems(runner)
+
+    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
+        """Mount all of ``volumes``, in parallel; those that are mounted already are verified.
+
+        Raises:
+            VolumesFailed: at least one failed. Those that this call mounted are unmounted again, the last
+                one first.
+        """
+        outcomes = _in_parallel(self._mount_one, volumes)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, AgentError)]
+        if errors:
+            for volume, mounted_now in reversed(list(zip(volumes, outcomes, strict=True))):
+                if mounted_now is True:
+                    try:
+                        with self._locked(volume.name):
+                            self._close(volume.name)
+                    except AgentError as error:
+                        errors.append(error)
+            raise VolumesFailed(errors)
+        return [MountedVolume(one.name, one.mount_point, one.mount_directory) for one in volumes]
+
+    def unmount(self, names: Sequence[str]) -> None:
+        """Unmount and close the volumes of these names (``vol-0``), the last one first.
+
+        Raises:
+            VolumesFailed: at least one is in use, and stays open as it is.
+        """
+        errors = []
+        for name in reversed(names):
+            try:
+                with self._locked(name):
+                    self._close(name)
+            except AgentError as error:
+                errors.append(error)
+        if errors:
+            raise VolumesFailed(errors)
+
+    def status(self) -> list[VolumeStatus]:
+        """The volumes of which anything exists in this VM, by name."""
+        open_names = {mapping.name for mapping in self._mapper.mappings()}
+        shielded = self._shields.names()
+        names = {
+            name.removeprefix(_MAPPER_PREFIX)
+            for name in open_names | shielded
+            if name.startswith(f"{_MAPPER_PREFIX}vol-") and not name.endswith("-shield")
+        }
+        return [
+            VolumeStatus(
+                name=name,
+                mounted=mounted_at(MOUNT_ROOT / name) is not None,
+                open=_MAPPER_PREFIX + name in open_names,
+                shielded=_MAPPER_PREFIX + name in shielded,
+            )
+            for name in sorted(names, key=lambda one: (len(one), one))
+        ]
+
+    def _mount_one(self, volume: CloudVolume) -> bool:
+        """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
+        with self._locked(volume.name):
+            disk = self._finder.find(volume)
+            if self._is_mounted(volume, disk):
+                self._finish(volume)
+                return False
+            self._clear_leftovers(volume, disk)
+            try:
+                self._open_and_mount(volume, disk)
+            except BaseException as error:
+                self._roll_back(volume, error)
+                raise
+            return True
+
+    def _is_mounted(self, volume: CloudVolume, disk: Disk) -> bool:
+        """Whether the volume is mounted, through a mapping that withstands the same checks as a new one."""
+        mount = mounted_at(Path(volume.mount_directory))
+        if mount is None:
+            return False
+        mapping = self._mapper.find(volume.mapper_name)
+        if mapping is None or mount.number != mapping.number:
+            raise Refused(
+                "foreign-mount",
+                f"something else is mounted at {volume.mount_directory}; unmount it, or use a fresh VM",
+            )
+        self._verify(volume, disk, mapping)
+        return True
+
+    def _clear_leftovers(self, volume: CloudVolume, disk: Disk) -> None:
+        """Take down what an agent that was killed left open; refuse what belongs to another disk."""
+        shield = self._shields.find(volume.mapper_name)
+        mapping = self._mapper.find(volume.mapper_name)
+        if mapping is not None:
+            self._verify(volume, disk, mapping)
+        elif shield is not None and shield.disk_number != disk.number:
+            raise _foreign(shield.mapping.name, disk)
+        self._close(volume.name)
+
+    def _open_and_mount(self, volume: CloudVolume, disk: Disk) -> None:
+        key = fetch_key(self._hub, volume.key_id)
+        with self._open_device(disk.path, writable=True, exclusive=True) as device:
+            header = obtain_header(device, key, self._runner, self._clock)
+        mapping = self._open(volume, disk, header)
+        if header.record.state is State.READY:
+            self._filesystems.check(mapping.path)
+        else:
+            self._filesystems.make(mapping.path)
+            header = self._record(disk, key, header, state=State.READY)
+        self._filesystems.mount(mapping.path, Path(volume.mount_directory))
+        self._finish(volume)
+        if disk.size > header.record.minimum_size:
+            self._record(disk, key, header, minimum_size=disk.size)
+
+    def _finish(self, volume: CloudVolume) -> None:
+        """What a mounted volume still needs; repeated for one that was mounted before, in case of a kill."""
+        shield = self._shields.find(volume.mapper_name)
+        mapping = self._mapper.find(volume.mapper_name)
+        if shield is not None and mapping is not None:
+            self._filesystems.grow(mapping.path, shield.size - shield.header.data_offset_bytes)
+        if volume.fs_group is not None:
+            apply_fs_group(Path(volume.mount_directory), volume.fs_group)
+
+    def _open(self, volume: CloudVolume, disk: Disk, header: GenuineHeader) -> Mapping:
+        """Open the volume through the data hub, from the checked header, and verify what came of it."""
+        shield = self._shields.build(volume.mapper_name, disk, header.image)
+        link = STATE_ROOT / f"{volume.name}.link"
+        link.unlink(missing_ok=True)
+        try:
+            self._hub.open_encrypted(
+                device_path=str(shield.mapping.path),
+                key_uri=key_uri(volume.key_id),
+                mapper_name=volume.mapper_name,
+                link_path=str(link),
+            )
+        finally:
+            link.unlink(missing_ok=True)
+        mapping = self._mapper.find(volume.mapper_name)
+        if mapping is None:
+            raise Unavailable(
+                "mapping-missing",
+                f"the data hub reported success, but there is no mapping {volume.mapper_name}",
+            )
+        self._verify(volume, disk, mapping)
+        return mapping
+
+    def _verify(self, volume: CloudVolume, disk: Disk, mapping: Mapping) -> None:
+        """Require that ``mapping`` is the volume's header, by way of its shield, over this very disk."""
+        shield = self._shields.find(volume.mapper_name)
+        if shield is None or shield.disk_number != disk.number:
+            raise _foreign(mapping.name, disk)
+        crypt_mapping.require_same(
+            mapping, self._mapper.table(mapping.name), shield.header, shield.mapping.number, shield.size
+        )
+
+    def _record(
+        self,
+        disk: Disk,
+        key: bytes,
+        header: GenuineHeader,
+        *,
+        state: State | None = None,
+        minimum_size: int | None = None,
+    ) -> GenuineHeader:
+        # Not exclusive: the shield holds the disk.
+        with self._open_device(disk.path, writable=True, exclusive=False) as device:
+            return update_record(device, RecordKey(key), header, state=state, minimum_size=minimum_size)
+
+    def _close(self, name: str) -> None:
+        """Unmount, close the mapping, take down the shield: each only after the one before it is gone."""
+        directory = MOUNT_ROOT / name
+        mapper_name = _MAPPER_PREFIX + name
+        mapping = self._mapper.find(mapper_name)
+        mount = mounted_at(directory)
+        if mount is not None:
+            if mapping is None or mount.number != mapping.number:
+                raise Refused("foreign-mount", f"what is mounted at {directory} is not the volume {name}")
+            self._filesystems.unmount(directory)
+        if mapping is not None:
+            self._mapper.remove(mapper_name)
+        self._shields.remove(mapper_name)
+
+    def _roll_back(self, volume: CloudVolume, cause: BaseException) -> None:
+        try:
+            self._close(volume.name)
+        except AgentError as error:
+            cause.add_note(f"{volume.name} could not be closed after that: {error}")
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """Hold the volume's lock, which the kernel drops when the agent dies."""
+        STATE_ROOT.mkdir(mode=0o700, parents=True, exist_ok=True)
+        deadline = self._clock.monotonic() + LOCK_SECONDS
+        with (STATE_ROOT / f"{name}.lock").open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if self._clock.monotonic() >= deadline:
+                        raise Unavailable(
+                            "volume-locked",
+                            f"another agent has been working on {name} for {LOCK_SECONDS:g} s",
+                        ) from None
+                    self._clock.sleep(_LOCK_POLL_SECONDS)
+            yield
+
+
+def _foreign(name: str, disk: Disk) -> Refused:
+    return Refused(
+        "foreign-mapping",
+        f"the mapping {name} exists, but not over {disk.path} by way of this agent's shield; "
+        "close it, or use a fresh VM",
+    )
+
+
+def _in_parallel(
+    action: Callable[[CloudVolume], bool], volumes: Sequence[CloudVolume]
+) -> list[bool | AgentError]:
+    """Run ``action`` on all volumes at once; an AgentError is an outcome, anything else is raised."""
+
+    def outcome(volume: CloudVolume) -> bool | AgentError:
+        try:
+            return action(volume)
+        except AgentError as error:
+            return error
+
+    if not volumes:
+        return []
+    with ThreadPoolExecutor(max_workers=len(volumes)) as pool:
+        return list(pool.map(outcome, volumes))

@@ -1,0 +1,1 @@
+"""What guest tests run inside the guest."""

@@ -1,0 +1,119 @@
+"""A PodVM with a data hub and the agent, as the guest tests use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab.caa import serial_of
+from tests.lab.cdh_control import Cdh
+from tests.lab.cdh_storage import Dialect
+from tests.lab.kbs import Kbs
+from tests.lab.podvm import Completed, PodVm
+
+KEY_ID = "default/key/vol1"
+KEY = bytes(range(64))
+OTHER_KEY_ID = "default/key/other"
+OTHER_KEY = bytes(range(64, 128))
+MIB = 2**20
+
+Annotation = dict[str, dict[str, str]]
+
+
+def volume(disk_id: str, mount_point: str = "/data", **changes: str | None) -> dict[str, str]:
+    """One entry of the annotation; a change to None leaves the field out."""
+    fields: Mapping[str, str | None] = {
+        "mount_point": mount_point,
+        "fs_type": "ext4",
+        "lun": "0",
+        "disk_id": disk_id,
+        "encrypt_type": "luks2",
+        "key_id": KEY_ID,
+        **changes,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of the agent ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def result(self) -> dict[str, Any]:
+        """The printed JSON of a run that succeeded."""
+        assert self.code == 0, self.stderr
+        found: dict[str, Any] = json.loads(self.stdout)
+        return found
+
+    def refused(self, rule: str, code: int = 3) -> None:
+        """Assert that it failed by this rule, and printed no result."""
+        assert (self.code, self.stdout) == (code, ""), self
+        assert f"[{rule}]" in self.stderr, self.stderr
+        assert len(self.stderr.encode()) < 990 * (1 + self.stderr.count("\n"))
+
+
+class Pod:
+    """One guest with the stand-in for the data hub."""
+
+    def __init__(self, vm: PodVm, kbs: Kbs, dialect: Dialect = "detached-header") -> None:
+        self.vm = vm
+        self.kbs = kbs
+        self.cdh = Cdh(vm, kbs, dialect=dialect)
+
+    def attach(self, image: Path, disk_id: str) -> None:
+        """Attach an image under the serial that belongs to the disk id."""
+        self.vm.attach(image, serial_of(disk_id))
+
+    def detach(self, disk_id: str) -> None:
+        """Detach it again."""
+        self.vm.detach(serial_of(disk_id))
+
+    def agent(self, *argv: str, stdin: str = "", timeout: float = 120.0) -> Outcome:
+        """Run the agent's command line."""
+        return Outcome(
+            **self.vm.call("tests.guest.inside.agent:run", argv=list(argv), stdin=stdin, timeout=timeout)
+        )
+
+    def mount(self, annotation: Annotation, *options: str, timeout: float = 120.0) -> Outcome:
+        """``confidential-csi-agent mount`` with the annotation on standard input."""
+        return self.agent(
+            *options, "mount", "--annotation", "-", stdin=json.dumps(annotation), timeout=timeout
+        )
+
+    def mount_one(self, disk_id: str, mount_point: str = "/data", **changes: str | None) -> Outcome:
+        """Mount one volume as ``vol-0``."""
+        return self.mount({"vol-0": volume(disk_id, mount_point, **changes)})
+
+    def unmount_all(self) -> Outcome:
+        """``confidential-csi-agent unmount --all``."""
+        return self.agent("unmount", "--all")
+
+    def status(self) -> list[dict[str, Any]]:
+        """``confidential-csi-agent status --json``."""
+        found: list[dict[str, Any]] = self.agent("status", "--json").result()["volumes"]
+        return found
+
+    def sh(self, script: str) -> bytes:
+        """Run a shell script that must succeed; its output."""
+        return self.vm.check(["sh", "-ec", script])
+
+    def run(self, script: str) -> Completed:
+        """Run a shell script; how it ended."""
+        return self.vm.run(["sh", "-ec", script])
+
+    def leftovers(self) -> str:
+        """Everything of a volume that exists in the guest: mappings, loop devices, mounts, links."""
+        return self.sh(
+            "dmsetup ls --noheadings 2>/dev/null | grep -v 'No devices' || true;"
+            "losetup --list --noheadings || true; grep cloud-volumes /proc/mounts || true;"
+            "ls /run/confidential-csi-agent 2>/dev/null | grep -v lock || true"
+        ).decode()
+
+
+MakeDisk = Callable[..., Path]
