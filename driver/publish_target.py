@@ -15,6 +15,7 @@ from pathlib import Path
 from driver.errors import FailedPrecondition, Internal, InvalidArgument
 
 _MODE = 0o750
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,18 @@ class PublishTarget:
         return cls(text, Path(os.fsdecode(text.encode())))
 
     def is_below(self, directory: Path) -> bool:
-        """Whether the target, its parents' symlinks followed, is ``directory`` or lies in it."""
-        resolved = self.path.parent.resolve() / self.path.name
-        return resolved.is_relative_to(directory.resolve())
+        """Whether the target, its parents' symlinks followed, is ``directory`` or lies in it.
+
+        Raises:
+            InvalidArgument: its parents can't be followed, as in a symlink loop.
+        """
+        try:
+            parent = self.path.parent.resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno in _NOTHING_THERE:
+                return False
+            raise InvalidArgument(f"target_path {self.text!r} can't be followed (a symlink loop?)") from error
+        return (parent / self.path.name).is_relative_to(directory.resolve())
 
     def create(self) -> bool:
         """Make sure the directory is there; True if this call made it.
@@ -83,9 +93,9 @@ class PublishTarget:
                 self.path.rmdir()
             else:
                 self.path.unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return
         except OSError as error:
+            if error.errno in _NOTHING_THERE:
+                return
             raise _not_removed(self.text, error) from error
 
 

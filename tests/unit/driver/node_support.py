@@ -14,6 +14,7 @@ import grpc
 from driver.direct_volumes import DirectVolumes, directory_name
 from driver.node import NodeService
 from proto import csi_pb2
+from tests.lab.caa import OciMount, attach_scan, container_scan
 
 POD_UID = "11111111-2222-3333-4444-555555555555"
 KEY = "default/key/vol1"
@@ -103,6 +104,17 @@ def expand(
         capacity_range=csi_pb2.CapacityRange(required_bytes=required, limit_bytes=limit),
     )
     return plugin.NodeExpandVolume(request, NO_CONTEXT).capacity_bytes
+
+
+def what_caa_sees(root: Path, *targets: str, pod_uid: str = "") -> dict[str, dict[str, str]]:
+    """Per target path, what the guest is told of its volume once CAA has attached all it found.
+
+    Fails if CAA's two scans count differently, that is, if disks end up on wrong LUNs.
+    """
+    mounts = [OciMount(source=target, destination=target) for target in targets]
+    volumes, counted = container_scan(root, mounts, pod_uid=pod_uid)
+    assert counted == attach_scan(root, pod_uid=pod_uid)
+    return {volume.pop("mount_point"): volume for volume in volumes.values()}
 
 
 def names(directory: Path) -> set[str]:

@@ -11,7 +11,7 @@ from tests.bench.node import (
     NodeProcess,
     temporary_folder,
 )
-from tests.unit.driver import caa_reader
+from tests.lab.caa import attach_scan
 
 _STARTS = 3
 
@@ -27,6 +27,6 @@ def test_the_plugin_is_ready_in_time_and_stays_small() -> None:
         for number in range(PUBLISHES):
             node.publish(number)
         assert node.resident_mb() <= MEMORY_BUDGET_MB
-        assert len(caa_reader.attached_disks(node.root)) == PUBLISHES
+        assert len(attach_scan(node.root)) == PUBLISHES
         assert json.loads(node.record(7).read_bytes())["device"] == "disk-7"
     assert min(seconds) <= READY_BUDGET_SECONDS

@@ -20,8 +20,18 @@ from hypothesis import strategies as st
 from driver.direct_volumes import DirectVolumes
 from driver.errors import DriverError
 from driver.node import NodeService
-from tests.unit.driver import caa_reader
-from tests.unit.driver.node_support import CONTEXT, KEY, POD_UID, Worker, names, publish, unpublish, worker
+from tests.lab.caa import attach_scan
+from tests.unit.driver.node_support import (
+    CONTEXT,
+    KEY,
+    POD_UID,
+    Worker,
+    names,
+    publish,
+    unpublish,
+    what_caa_sees,
+    worker,
+)
 
 _STEPS = ("close", "fsync", "mkdir", "open", "rename", "rmdir", "scandir", "stat", "unlink", "write")
 _MANY = 1000
@@ -72,14 +82,16 @@ def _count_down(step: int) -> None:
 
 def _assert_nothing_or_whole(node: Worker, target_a: str, target_b: str) -> bool:
     """Check what every reader of the root sees; True if volume A is published."""
-    disks = caa_reader.attached_disks(node.root, POD_UID)
-    volumes = caa_reader.guest_volumes(node.root, POD_UID)
-    assert [volume.disk_id for volume in volumes] == disks, "the two scans disagree: wrong LUNs"
-    for volume in volumes:
-        disk = {target_a: "disk-a", target_b: "disk-b"}[volume.target_path]
-        assert (volume.disk_id, volume.encrypt_type, volume.key_id) == (disk, "luks2", KEY)
-    assert "disk-b" in disks
-    return "disk-a" in disks
+    volumes = what_caa_sees(node.root, target_a, target_b, pod_uid=POD_UID)
+    lun = 0
+    for target, disk in ((target_a, "disk-a"), (target_b, "disk-b")):
+        if target in volumes:
+            whole = {"fs_type": "ext4", "disk_id": disk, "encrypt_type": "luks2", "key_id": KEY}
+            assert volumes[target] == whole | {"lun": str(lun)}
+            lun += 1
+    assert len(attach_scan(node.root)) == lun
+    assert target_b in volumes
+    return target_a in volumes
 
 
 def _assert_settled(node: Worker, *published: str) -> None:
@@ -120,7 +132,7 @@ def test_a_publish_killed_anywhere_is_nothing_or_whole(node: Worker, then: str) 
         if then == "replay":
             _publish_a(node, target_a)
             _assert_settled(node, target_a, target_b)
-            assert caa_reader.attached_disks(node.root, POD_UID) == ["disk-a", "disk-b"]
+            assert attach_scan(node.root, pod_uid=POD_UID) == ["disk-a", "disk-b"]
         _unpublish_a(node, target_a)
         _assert_settled(node, target_b)
         assert not Path(target_a).exists()
@@ -250,5 +262,8 @@ def test_any_history_with_kills_ends_as_its_model(calls: list[_Call]) -> None:
             elif not call.publishes and held is not None and held[0] == target:
                 del model[call.volume]
             _assert_settled(node, *(path for path, _ in model.values()))
-            seen = {volume.disk_id: volume.target_path for volume in caa_reader.guest_volumes(node.root)}
-            assert seen == {f"disk-{volume}": path for volume, (path, _) in model.items()}
+            seen = what_caa_sees(node.root, *(path for path, _ in model.values()))
+            assert {path: volume["disk_id"] for path, volume in seen.items()} == {
+                path: f"disk-{volume}" for volume, (path, _) in model.items()
+            }
+            assert len(attach_scan(node.root)) == len(model)

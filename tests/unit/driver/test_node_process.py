@@ -10,7 +10,7 @@ import pytest
 
 from proto import csi_pb2
 from tests.bench.node import NodeProcess, temporary_folder
-from tests.unit.driver import caa_reader
+from tests.lab.caa import attach_scan
 from tests.unit.driver.node_support import names
 
 _Code = grpc.StatusCode
@@ -51,7 +51,7 @@ def test_a_killed_plugin_answers_as_before_once_it_is_back(node: NodeProcess) ->
     request = csi_pb2.NodeUnpublishVolumeRequest(volume_id="local:vol-1", target_path=node.target(1))
     for _ in range(2):
         node.stub.NodeUnpublishVolume(request)
-        assert caa_reader.attached_disks(node.root) == []
+        assert attach_scan(node.root) == []
         assert names(node.root) == set()
         assert not Path(node.target(1)).exists()
 

@@ -20,7 +20,7 @@ from driver.errors import (
     Unavailable,
 )
 from proto import csi_pb2
-from tests.unit.driver import caa_reader
+from tests.lab.caa import attach_scan
 from tests.unit.driver.node_support import (
     CONTEXT,
     KEY,
@@ -32,6 +32,7 @@ from tests.unit.driver.node_support import (
     names,
     publish,
     unpublish,
+    what_caa_sees,
     worker,
 )
 
@@ -74,10 +75,11 @@ def test_both_of_caas_scans_read_the_record_alike(node: Worker) -> None:
     """Field case C3."""
     target = node.target()
     publish(node.start(), target)
-    assert caa_reader.attached_disks(node.root, POD_UID) == ["disk-1"]
-    assert caa_reader.guest_volumes(node.root, POD_UID) == [
-        caa_reader.GuestVolume(target, "disk-1", 0, "ext4", "luks2", KEY)
-    ]
+    assert attach_scan(node.root, pod_uid=POD_UID) == ["disk-1"]
+    seen = what_caa_sees(node.root, target, pod_uid=POD_UID)
+    assert seen == {
+        target: {"fs_type": "ext4", "lun": "0", "disk_id": "disk-1", "encrypt_type": "luks2", "key_id": KEY}
+    }
 
 
 def test_the_longest_path_is_published_and_a_longer_one_touches_nothing(node: Worker) -> None:
@@ -88,10 +90,13 @@ def test_the_longest_path_is_published_and_a_longer_one_touches_nothing(node: Wo
     plugin = node.start()
     publish(plugin, fits)
     unpublish(plugin, fits)
+    before = (node.kubelet.stat().st_mtime_ns, node.root.stat().st_mtime_ns)
     with pytest.raises(InvalidArgument, match="189 bytes"):
         publish(plugin, too_long)
+    assert (node.kubelet.stat().st_mtime_ns, node.root.stat().st_mtime_ns) == before
     assert names(node.kubelet) == names(node.root) == set()
     unpublish(plugin, too_long)  # never published: fine
+    unpublish(plugin, "/" + "p" * 300)
 
 
 def test_a_path_of_128_bytes_of_multibyte_characters_is_published(node: Worker) -> None:
@@ -208,12 +213,12 @@ def test_a_failed_publish_shifts_nobodys_lun(node: Worker, monkeypatch: pytest.M
             publish(plugin, target_a, volume_id="local:a", context={"cloud-volume-path": "disk-a"})
     assert not Path(target_a).exists()
     publish(plugin, target_b, volume_id="local:b", context={"cloud-volume-path": "disk-b"})
-    assert caa_reader.attached_disks(node.root, POD_UID) == ["disk-b"]
+    assert attach_scan(node.root, pod_uid=POD_UID) == ["disk-b"]
     publish(plugin, target_a, volume_id="local:a", context={"cloud-volume-path": "disk-a"})
-    assert caa_reader.attached_disks(node.root, POD_UID) == ["disk-a", "disk-b"]
+    assert attach_scan(node.root, pod_uid=POD_UID) == ["disk-a", "disk-b"]
     unpublish(plugin, target_a, volume_id="local:a")
-    assert caa_reader.attached_disks(node.root, POD_UID) == ["disk-b"]
-    assert [volume.lun for volume in caa_reader.guest_volumes(node.root, POD_UID)] == [0]
+    assert attach_scan(node.root, pod_uid=POD_UID) == ["disk-b"]
+    assert what_caa_sees(node.root, target_b, pod_uid=POD_UID)[target_b]["lun"] == "0"
 
 
 def _no_space(_descriptor: int) -> None:

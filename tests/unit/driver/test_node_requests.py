@@ -13,7 +13,6 @@ from driver.errors import (
     InvalidArgument,
 )
 from proto import csi_pb2
-from tests.unit.driver import caa_reader
 from tests.unit.driver.node_support import (
     CONTEXT,
     KEY,
@@ -24,6 +23,7 @@ from tests.unit.driver.node_support import (
     names,
     publish,
     unpublish,
+    what_caa_sees,
     worker,
 )
 
@@ -166,7 +166,7 @@ def test_half_or_malformed_encryption_is_refused(node: Worker, encryption: dict[
 def test_the_older_drivers_spelling_of_the_type_is_kept(node: Worker) -> None:
     target = node.target()
     publish(node.start(), target, context=CONTEXT | {"encrypt-type": "luks"})
-    assert caa_reader.guest_volumes(node.root)[0].encrypt_type == "luks"
+    assert what_caa_sees(node.root, target)[target]["encrypt_type"] == "luks"
 
 
 _BLOCK = csi_pb2.VolumeCapability(

@@ -79,6 +79,13 @@ def test_the_parent_is_the_callers_to_make(tmp_path: Path) -> None:
         PublishTarget.parse(str(tmp_path / "missing" / "mount")).create()
 
 
+def test_a_symlink_loop_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    target = PublishTarget.parse(str(tmp_path / "loop" / "x" / "mount"))
+    with pytest.raises(InvalidArgument, match="loop"):
+        target.is_below(tmp_path / "root")
+
+
 def test_removing_a_missing_target_succeeds(tmp_path: Path) -> None:
     """Field case C7 a."""
     PublishTarget.parse(str(tmp_path / "mount")).remove()
