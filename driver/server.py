@@ -47,7 +47,6 @@ class Server:
         for name, service in services.items():
             descriptor = csi_pb2.DESCRIPTOR.services_by_name[name]
             self._server.add_generic_rpc_handlers((_handlers(descriptor, service),))
-        self._inode = 0
 
     def start(self) -> None:
         """Listen and serve.
@@ -61,10 +60,11 @@ class Server:
         except RuntimeError as error:
             raise EndpointError(f"can't listen on {self._endpoint.path}: {error}") from error
         self._server.start()
-        self._inode = self._endpoint.path.stat().st_ino
 
     def stop(self, grace_seconds: float) -> bool:
         """Take no new calls, let those in progress end, and cancel the rest after the grace period.
+
+        gRPC removes the socket as it stops listening, so a successor can start while this one drains.
 
         Returns:
             Whether every call has ended. One that has not holds a thread that can't be stopped.
@@ -72,11 +72,6 @@ class Server:
         self._server.stop(grace_seconds).wait()
         ended = self._interceptor.wait_until_idle(_CANCELED_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        try:
-            if self._endpoint.path.lstat().st_ino == self._inode:  # not one that a successor made
-                self._endpoint.path.unlink()
-        except FileNotFoundError:
-            pass
         return ended
 
 
