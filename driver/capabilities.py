@@ -17,8 +17,8 @@ SUPPORTED_FS_TYPES = frozenset({"ext4", "xfs"})
 ENCRYPTED_FS_TYPES = frozenset({"ext4"})
 """CDH's SecureMount, and so the guest agent, knows only ext4 inside LUKS."""
 
-HONORED_MOUNT_FLAGS = frozenset({"ro", "nodev", "nosuid"})
-"""``ro`` as in a read-only publish; the guest always applies the other two. Nothing carries more of them
+HONORED_MOUNT_FLAGS = frozenset({"ro", "nodev", "nosuid", "noatime"})
+"""``ro`` as in a read-only publish; the guest always applies the others. Nothing carries more of them
 into the guest (CAA's annotation has no mount options), so anything else would be dropped in silence."""
 
 _Mode = csi_pb2.VolumeCapability.AccessMode

@@ -116,7 +116,7 @@ class NodeService:
                 f"volume {request.volume_id!r} is in use by a PodVM, whose guest can't be asked to grow it "
                 "yet; it grows when the pod starts again"
             )
-        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size.required or size.limit)
+        return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size.required)
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, _context: grpc.ServicerContext

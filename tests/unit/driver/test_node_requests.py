@@ -229,14 +229,14 @@ def test_a_missing_capability_is_an_invalid_argument(node: Worker) -> None:
 
 def test_file_system_and_honored_flags_are_recorded(node: Worker) -> None:
     target = node.target()
-    capability = _with_flags("nosuid", "nodev", "nosuid")
+    capability = _with_flags("nosuid", "noatime", "nodev", "nosuid")
     capability.mount.fs_type = "xfs"
     publish(
         node.start(), target, context={"cloud-volume-path": "disk-1"}, capability=capability, readonly=True
     )
     record = _record(node, target)
     assert record["fstype"] == "xfs"
-    assert record["options"] == ["ro", "nodev", "nosuid"]
+    assert record["options"] == ["ro", "noatime", "nodev", "nosuid"]
 
 
 def test_an_empty_fs_type_is_ext4(node: Worker) -> None:
