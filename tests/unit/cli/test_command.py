@@ -1,0 +1,93 @@
+"""The command: what it says when it can't start, what each role imports, and its documentation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import cli
+from cli.controller import controller
+from cli.main import main
+from cli.node import node
+from tests.tools.driver_process import COMMAND, running
+
+FLAGS_PAGE = Path(cli.__file__).parent.parent / "docs" / "flags.md"
+
+
+def _fails(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """Run the command, which must exit with an error, and return what it says."""
+    environment = {"PATH": "/usr/bin", **(env or {})}
+    finished = subprocess.run(
+        [COMMAND, *arguments], env=environment, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert finished.returncode in (1, 2)
+    assert "Traceback" not in finished.stderr
+    return finished.stderr
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    socket = f"unix://{tmp_path}/s"
+    assert "--provider" in _fails("controller", "--endpoint", socket)
+    assert "--node-id" in _fails("node", "--endpoint", socket)
+    assert "CONFIDENTIAL_CSI_LOCAL_DIRECTORY" in _fails(
+        "controller", "--endpoint", socket, "--provider", "local"
+    )
+    unknown = _fails("controller", "--endpoint", socket, "--provider", "aws")
+    assert "aws" in unknown
+    assert "local" in unknown
+
+
+def test_a_bad_endpoint_is_an_error_at_start(tmp_path: Path) -> None:
+    for endpoint, words in (("tcp://0.0.0.0:1", "unix:///"), (f"unix://{tmp_path}/no/s", "not a directory")):
+        assert words in _fails("node", "--endpoint", endpoint, "--node-id", "n")
+
+
+def test_a_live_socket_is_refused_by_the_second_process(tmp_path: Path) -> None:
+    options = ("--node-id", "n", "--direct-volumes-root", str(tmp_path))
+    with running("node", tmp_path, *options) as first:
+        assert "another process serves" in _fails("node", "--endpoint", first.target(), *options)
+        assert first.process.poll() is None
+
+
+def test_settings_can_come_from_the_environment(tmp_path: Path) -> None:
+    settings = {
+        "CONFIDENTIAL_CSI_PROVIDER": "local",
+        "CONFIDENTIAL_CSI_LOCAL_DIRECTORY": str(tmp_path),
+        "CONFIDENTIAL_CSI_LOG_FORMAT": "json",
+    }
+    with running("controller", tmp_path, env=settings) as driver:
+        assert driver.terminate(5) == 0
+    assert driver.log.read_text().startswith('{"time"')
+
+
+def test_the_node_role_imports_no_provider() -> None:
+    program = "import sys; from cli.node import node; print(*sorted(sys.modules))"
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+    ).stdout.split()
+    allowed = {"providers", "providers.errors"}
+    assert {name for name in printed if name.split(".")[0] == "providers"} <= allowed
+    assert "driver.controller" not in printed
+
+
+@pytest.mark.parametrize("role", [controller, node], ids=lambda role: str(role.name))
+def test_every_flag_is_documented_with_its_variable_and_default(role: click.Command) -> None:
+    page = FLAGS_PAGE.read_text(encoding="utf-8")
+    for option in role.params:
+        assert isinstance(option, click.Option)
+        if option.name == "help":
+            continue
+        line = next(line for line in page.splitlines() if f"`{option.opts[0]}`" in line)
+        assert f"`{option.envvar}`" in line
+        if not option.required:
+            assert f"`{option.default}`".replace(".0`", "`") in line
+
+
+def test_the_roles_are_listed_and_others_refused() -> None:
+    context = click.Context(main)
+    assert main.list_commands(context) == ["controller", "node"]
+    assert main.get_command(context, "nothing") is None
