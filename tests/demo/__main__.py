@@ -1,0 +1,276 @@
+"""``make demo``: a claim becomes an encrypted volume that outlives its pod, in real VMs, with proof.
+
+Real: the driver's two processes and their sockets, the VMs (QEMU through libvirt), the agent, cryptsetup,
+dm-crypt, ext4. Played by this program: Kubernetes, cloud-api-adaptor, the data hub and the key broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+
+from tests.demo.kubernetes import ControlPlane, Kubelet, Manifest, PersistentVolume, load_manifest
+from tests.demo.peer_pod import Worker
+from tests.demo.report import Report
+from tests.demo.scan import contains, files_changed_since, process_leaks, spellings
+from tests.lab.caa import Caa
+from tests.lab.hypervisor import Hypervisor
+from tests.lab.kbs import Kbs
+from tests.tools.driver_process import DriverProcess, running
+
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_MIB = 2**20
+_GROWN_BYTES = 128 * _MIB
+_FILE = "/data/ledger.txt"
+_COPY = "/restored/ledger.txt"
+#: contracts of Kata and cloud-api-adaptor: all that mountInfo.json may hold.
+_MOUNT_INFO_KEYS = {"volume-type", "device", "fstype", "metadata", "options"}
+_METADATA_KEYS = {"cloud-volume-path", "cloud-volume-id", "cloud-provider", "encrypt-type", "kbs-key-id"}
+
+
+class Demo:
+    """The story, chapter by chapter."""
+
+    def __init__(self, report: Report, stack: ExitStack) -> None:
+        self._report = report
+        folder = _temporary_folder(stack, "/tmp")
+        # Kata's directory is on tmpfs, so are this one and kubelet's. Short, as the encoded path has a limit.
+        run = _temporary_folder(stack, "/dev/shm")
+        self._disks = folder / "disks"
+        self._keys = folder / "key-broker"
+        self._direct_volumes = run / "direct-volumes"
+        for directory in (self._disks, self._keys, self._direct_volumes):
+            directory.mkdir()
+        self._began = time.time()
+        self._storage_class = load_manifest(_EXAMPLES / "storageclass.yaml")
+        self._claim = load_manifest(_EXAMPLES / "pvc.yaml")
+        self._pod = load_manifest(_EXAMPLES / "pod.yaml")
+        self._key = secrets.token_bytes(32)
+        self._line = f"only the guest may read this: {secrets.token_hex(16)}\n".encode()
+
+        report.title("Set up: one worker, its driver, a key in the key broker")
+        with report.step("start confidential-csi controller and node"):
+            settings = {"CONFIDENTIAL_CSI_LOCAL_DIRECTORY": str(self._disks)}
+            self._plugins: tuple[DriverProcess, ...] = (
+                stack.enter_context(running("controller", folder, "--provider", "local", env=settings)),
+                stack.enter_context(
+                    running(
+                        "node",
+                        folder,
+                        *("--node-id", "worker-1"),
+                        *("--direct-volumes-root", str(self._direct_volumes)),
+                    )
+                ),
+            )
+        self._control_plane = ControlPlane(self._plugins[0].socket)
+        kbs = Kbs(self._keys)
+        key_id = self._storage_class["parameters"]["kbs-key-id"]
+        with report.step(f"put 32 random bytes into the key broker as {key_id}"):
+            kbs.put(key_id, self._key)
+        with report.step("start libvirt"):
+            hypervisor = stack.enter_context(Hypervisor())
+        caa = Caa(self._direct_volumes, self._image_of)
+        self._kubelet = Kubelet(self._plugins[1].socket, run / "kubelet")
+        self._worker = Worker(report, self._kubelet, caa, hypervisor, kbs)
+
+    def run(self) -> None:
+        """All chapters, in order."""
+        volume = self._provision()
+        self._first_pod(volume)
+        self._second_pod(volume)
+        snapshot_id, restored = self._grow_and_snapshot(volume)
+        self._third_pod(volume, restored)
+        self._delete([volume, restored], snapshot_id)
+
+    def _provision(self) -> PersistentVolume:
+        self._report.title("A StorageClass and a claim (examples/) become a raw disk")
+        with self._report.step("CreateVolume"):
+            volume = self._control_plane.provision(self._storage_class, self._claim)
+        self._report.show(
+            f"volume {volume.volume_handle}, {volume.capacity_bytes // _MIB} MiB\n"
+            f"attributes of the PV: {json.dumps(dict(volume.attributes))}"
+        )
+        return volume
+
+    def _first_pod(self, volume: PersistentVolume) -> None:
+        self._report.title("First pod: the disk is initialized in the guest, and a file written")
+        uid = str(uuid.uuid4())
+        targets = self._publish(uid, {"/data": volume})
+        self._check_mount_info()
+        with self._worker.run("podvm-1", self._pod, "detached-header", {"/data": volume}, targets) as pod:
+            with self._report.step(f"write {_FILE} (4 MiB of one line), sync"):
+                pod.exec(
+                    *("sh", "-ec", 'yes "$(cat)" | head -c 4194304 > "$0"; sync "$0"', _FILE),
+                    stdin=self._line,
+                )
+            owner = pod.exec("stat", "--format=%g %a", "/data").decode().strip()
+            self._small_bytes = pod.file_system_bytes("/data")
+            self._report.show(
+                f"group and mode of /data: {owner}; size in the guest: {self._small_bytes // _MIB} MiB"
+            )
+            group = self._pod["spec"]["securityContext"]["fsGroup"]
+            self._report.verdict("fsGroup of the pod is applied", owner == f"{group} 2775", owner)
+        self._unpublish(volume, targets["/data"])
+
+    def _second_pod(self, volume: PersistentVolume) -> None:
+        self._report.title("Second pod, a new VM, an older data hub: the file is still there")
+        targets = self._publish(str(uuid.uuid4()), {"/data": volume})
+        with self._worker.run("podvm-2", self._pod, "header-on-disk", {"/data": volume}, targets) as pod:
+            with self._report.step(f"read {_FILE}"):
+                content = pod.exec("cat", _FILE)
+            self._verdict_of_content("data survived a new VM (CDH before v0.18.0)", content)
+        self._unpublish(volume, targets["/data"])
+
+    def _grow_and_snapshot(self, volume: PersistentVolume) -> tuple[str, PersistentVolume]:
+        self._report.title("Snapshot it, restore the snapshot, grow the original")
+        with self._report.step("CreateSnapshot"):
+            snapshot = self._control_plane.snapshot(volume)
+        with self._report.step("CreateVolume from the snapshot"):
+            restored = self._control_plane.provision(self._storage_class, self._claim, snapshot.snapshot_id)
+        with self._report.step(f"ControllerExpandVolume to {_GROWN_BYTES // _MIB} MiB"):
+            expanded = self._control_plane.expand(volume, _GROWN_BYTES)
+        self._report.show(
+            f"capacity {expanded.capacity_bytes // _MIB} MiB, "
+            f"node expansion required: {expanded.node_expansion_required}"
+        )
+        return snapshot.snapshot_id, restored
+
+    def _third_pod(self, volume: PersistentVolume, restored: PersistentVolume) -> None:
+        self._report.title("Third pod: both volumes in one VM, the original grown in the guest")
+        mounts = {"/data": volume, "/restored": restored}
+        targets = self._publish(str(uuid.uuid4()), mounts)
+        with self._report.step("NodeExpandVolume before the sandbox exists: OK, the guest grows at mount"):
+            self._kubelet.expand(volume, targets["/data"], _GROWN_BYTES)
+        with self._worker.run("podvm-3", self._pod, "detached-header", mounts, targets) as pod:
+            with self._report.step("NodeExpandVolume while it runs"):
+                answer = self._answer_while_running(volume, targets["/data"])
+            self._report.show(f"{answer}: nothing claims to have grown what it could not")
+            with self._report.step(f"read {_FILE} and {_COPY}"):
+                content, copy = pod.exec("cat", _FILE), pod.exec("cat", _COPY)
+            self._verdict_of_content("data survived a new VM (CDH since v0.18.0)", content)
+            self._verdict_of_content("a restored snapshot holds the same data", copy)
+            grown = pod.file_system_bytes("/data")
+            self._report.verdict(
+                "capacity grew inside the guest",
+                self._small_bytes + (_GROWN_BYTES - volume.capacity_bytes) * 0.9 <= grown < _GROWN_BYTES,
+                f"{self._small_bytes // _MIB} MiB, then {grown // _MIB} MiB",
+            )
+            self._search_for_plaintext()
+            self._search_for_key()
+            with self._report.step("confidential-csi-agent unmount --all"):
+                pod.unmount_all()
+        for path, one in mounts.items():
+            self._unpublish(one, targets[path])
+
+    def _delete(self, volumes: Iterable[PersistentVolume], snapshot_id: str) -> None:
+        self._report.title("Delete everything")
+        with self._report.step("DeleteVolume, DeleteSnapshot"):
+            for volume in volumes:
+                self._control_plane.delete(volume)
+            self._control_plane.delete_snapshot(snapshot_id)
+        left = [str(path) for path in self._disks.rglob("*") if path.is_file()]
+        left += [str(path) for path in self._direct_volumes.iterdir() if path.is_dir()]
+        self._report.verdict(
+            "nothing is left of what was deleted", not left, ", ".join(left) or "no disk, no record"
+        )
+
+    def _publish(self, pod_uid: str, mounts: dict[str, PersistentVolume]) -> dict[str, str]:
+        with self._report.step("NodePublishVolume"):
+            return {path: self._kubelet.publish(self._pod, pod_uid, one) for path, one in mounts.items()}
+
+    def _unpublish(self, volume: PersistentVolume, target: str) -> None:
+        with self._report.step("NodeUnpublishVolume"):
+            self._kubelet.unpublish(volume, target)
+
+    def _check_mount_info(self) -> None:
+        (file,) = self._direct_volumes.glob("*/mountInfo.json")
+        text = file.read_text()
+        self._report.show(f"mountInfo.json:\n{json.dumps(json.loads(text), indent=2)}")
+        info: Manifest = json.loads(text)
+        metadata = info["metadata"]
+        self._report.verdict(
+            "mountInfo.json holds the contract's keys only",
+            set(info) == _MOUNT_INFO_KEYS
+            and set(metadata) <= _METADATA_KEYS
+            and all(isinstance(value, str) for value in metadata.values()),
+            ", ".join(sorted(metadata)),
+        )
+
+    def _verdict_of_content(self, claim: str, content: bytes) -> None:
+        expected = (self._line * (4 * _MIB // len(self._line) + 1))[: 4 * _MIB]
+        seen = "4 MiB, each byte as written" if content == expected else f"{len(content)} other bytes"
+        self._report.verdict(claim, content == expected, seen)
+
+    def _answer_while_running(self, volume: PersistentVolume, target: str) -> str:
+        try:
+            self._kubelet.expand(volume, target, _GROWN_BYTES)
+        except grpc.RpcError as error:
+            code: str = error.code().name
+            return code
+        return "OK"
+
+    def _search_for_plaintext(self) -> None:
+        images = [path for path in self._disks.rglob("*") if path.is_file()]
+        with self._report.step(f"search {len(images)} files of the disk folder for the plaintext"):
+            found = [str(image) for image in images if contains(image, [self._line.strip()])]
+        self._report.verdict(
+            "no plaintext on any disk or snapshot",
+            not found,
+            ", ".join(found) or f"{len(images)} files searched",
+        )
+
+    def _search_for_key(self) -> None:
+        needles = spellings(self._key)
+        with self._report.step("search every file changed since the start, and every process, for the key"):
+            searched = 0
+            found = process_leaks(needles, [plugin.process.pid for plugin in self._plugins])
+            for file in files_changed_since(self._began, [self._keys]):
+                try:
+                    searched += 1
+                    if contains(file, needles):
+                        found.append(str(file))
+                except OSError:  # gone meanwhile
+                    continue
+        self._report.verdict(
+            "no key outside the guest and the key broker",
+            not found,
+            ", ".join(found) or f"{searched} files searched",
+        )
+
+    def _image_of(self, disk_id: str) -> Path:
+        """The storage fabric: which image is behind a disk id of the local provider."""
+        return self._disks / "volumes" / disk_id / "disk.raw"
+
+
+def _temporary_folder(stack: ExitStack, parent: str) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-", dir=parent)))
+
+
+def main() -> int:
+    """Run the demo; 0 when every line of the table holds."""
+    if os.geteuid() != 0:
+        print("make demo needs root: it boots VMs through a libvirt of its own", file=sys.stderr)
+        return 1
+    report = Report()
+    with ExitStack() as stack:
+        try:
+            Demo(report, stack).run()
+        except Exception:
+            traceback.print_exc()
+            report.verdict("the demo ran to its end", False, "see the traceback above")
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
