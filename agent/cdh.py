@@ -73,8 +73,6 @@ class EncryptedOpen:
     link_path: str
 
     def __post_init__(self) -> None:
-        if not self.key_uri:
-            raise Refused("data-hub-request", "no key is named; the data hub would make one up")
         _check_uri(self.key_uri)
         _check_path("device", self.device_path)
         _check_path("link", self.link_path)
@@ -195,7 +193,8 @@ def _status(code: int, purpose: str) -> Unavailable:
 
 def _check_uri(uri: str) -> None:
     if not uri.startswith(_SCHEME):
-        # The hub would also read file:// and sealed secrets, which the broker's policy does not guard.
+        # Without one the hub would make up a key; it also reads file:// and sealed secrets, which the
+        # key broker's policy does not guard.
         raise Refused(
             "data-hub-request", f"a key is named as {_SCHEME}repository/type/tag, not {uri[:100]!r}"
         )

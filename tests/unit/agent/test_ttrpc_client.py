@@ -256,9 +256,10 @@ def test_nonsense_for_an_answer_ends_the_connection(tmp_path: Path, nonsense: by
         connection.recv(1)
 
     with client_of(script, tmp_path) as client:
-        for _ in range(2):
-            with pytest.raises(TtrpcConnectionError):
+        for sent in (True, False):
+            with pytest.raises(TtrpcConnectionError) as raised:
                 client.call("s", "m", b"", 10)
+            assert raised.value.sent == sent
 
 
 def test_messages_for_streams_that_are_not_open_are_passed_over(tmp_path: Path) -> None:

@@ -220,6 +220,15 @@ def test_a_client_that_never_reads_is_dropped_and_holds_up_nobody(tmp_path: Path
         assert received < 4_000_000
 
 
+def test_a_client_that_only_asks_and_never_reads_is_dropped(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", frame_timeout=0.4), connected(tmp_path / "s") as deaf:
+        started = time.monotonic()
+        with pytest.raises(ConnectionError):
+            for stream_id in range(1, 1 << 20, 2):
+                deaf.sendall(request(stream_id, "echo", b"x"))
+        assert time.monotonic() - started < 5
+
+
 def test_one_connection_runs_a_bounded_number_of_calls_and_serves_the_rest_later(tmp_path: Path) -> None:
     lock = threading.Lock()
     running = most = 0
