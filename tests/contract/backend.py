@@ -15,10 +15,7 @@ from providers.interface import BlockVolumeProvider
 
 
 class Backend(ABC):
-    """A place where disks live, seen from behind the provider's back.
-
-    Picklable: child processes get a copy.
-    """
+    """A place where disks live, seen from behind the provider's back; forked processes share it."""
 
     provider_class: ClassVar[type[BlockVolumeProvider]]
 

@@ -5,32 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from itertools import count
-from multiprocessing import forkserver
 from multiprocessing.synchronize import Barrier
-from unittest import mock
 
 from providers.interface import BlockVolumeProvider
 from tests.contract.backend import Backend
 
-_FORKSERVER = multiprocessing.get_context("forkserver")
-
-
-def _start_forkserver() -> None:
-    """Processes then come from one that has imported everything, within milliseconds."""
-    _FORKSERVER.set_forkserver_preload(["tests.contract.backends", "tests.contract.processes"])
-    # Python 3.11 does not hand sys.path over to what preloads.
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
-        forkserver.ensure_running()
-
-
-_start_forkserver()
+# Forked, not spawned: hundreds of them are killed, and each would import pytest first.
+_FORK = multiprocessing.get_context("fork")
 
 Call = Callable[[BlockVolumeProvider], object]
-"""A call on a provider; a function of a module, so that it can be sent to a process."""
+"""A call on a provider."""
 
 _STEP_PAUSE_SECONDS = 0.002  # long enough that calls started together overlap at every step
 
@@ -40,7 +27,7 @@ def killed_at(step: int, backend: Backend, call: Call) -> bool:
 
     False if the call ended before it came to that step.
     """
-    process = _FORKSERVER.Process(target=_call_until, args=(step, backend, call))
+    process = _FORK.Process(target=_call_until, args=(step, backend, call))
     process.start()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
@@ -61,8 +48,8 @@ def _call_until(last: int, backend: Backend, call: Call) -> None:
 
 def together(backend: Backend, *calls: Call) -> None:
     """Make the calls at one time, each in a process of its own; all must succeed."""
-    barrier = _FORKSERVER.Barrier(len(calls))
-    processes = [_FORKSERVER.Process(target=_call_slowly, args=(barrier, backend, call)) for call in calls]
+    barrier = _FORK.Barrier(len(calls))
+    processes = [_FORK.Process(target=_call_slowly, args=(barrier, backend, call)) for call in calls]
     for process in processes:
         process.start()
     for process in processes:
