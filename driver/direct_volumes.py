@@ -62,8 +62,8 @@ class DirectVolumes:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._mutex = threading.Lock()
-        self._volume_ids: dict[str, str | None] = {}
-        """Volume id per directory name, to find a volume without reading every record; see find()."""
+        self._disk_ids: dict[str, str | None] = {}
+        """Disk id per directory name, to find a disk without reading every record; see find()."""
         self._examined: tuple[int, int] | None = None
         """Device and inode of the root last found good: a node's mount table is long, and is read once."""
         self._remove_leftovers()
@@ -117,17 +117,17 @@ class DirectVolumes:
         names = _entry_names(self.root / directory_name(target_path))
         return min((name for name in names if name != mountinfo.FILE_NAME), default=None)
 
-    def find(self, volume_id: str) -> list[str]:
-        """The target paths at which a volume is published, sorted.
+    def find(self, disk_id: str) -> list[str]:
+        """The target paths at which a disk is published, sorted.
 
         The root is listed each time, so records made or removed by another process count; only names
         that this process has not seen yet are read.
         """
         names = _entry_names(self.root)
         with self._mutex:
-            for gone in self._volume_ids.keys() - names:
-                del self._volume_ids[gone]
-            unseen = names - self._volume_ids.keys()
+            for gone in self._disk_ids.keys() - names:
+                del self._disk_ids[gone]
+            unseen = names - self._disk_ids.keys()
         for name in unseen:
             if _target_path(name) is None:
                 self._remember(name, None)
@@ -135,12 +135,12 @@ class DirectVolumes:
             try:
                 info = self._read(name)
             except mountinfo.Damaged:
-                continue  # no volume id to know it by; read again next time
+                continue  # no disk id to know it by; read again next time
             if info is not None:
-                self._remember(name, info.volume_id)
+                self._remember(name, info.device)
         with self._mutex:
-            candidates = [name for name, known in self._volume_ids.items() if known == volume_id]
-        return sorted(path for name in candidates if (path := self._confirm(name, volume_id)) is not None)
+            candidates = [name for name, known in self._disk_ids.items() if known == disk_id]
+        return sorted(path for name in candidates if (path := self._confirm(name, disk_id)) is not None)
 
     def write(self, target_path: str, info: MountInfo) -> None:
         """Put the record in place, durably. Readers see the old state or the new one, nothing between.
@@ -169,7 +169,7 @@ class DirectVolumes:
                 raise
         except OSError as error:
             raise Internal(f"can't write the record of {target_path!r}: {error.strerror}") from error
-        self._remember(name, info.volume_id)
+        self._remember(name, info.device)
 
     def sync(self, target_path: str) -> None:
         """Make a record durable that an earlier, perhaps interrupted, call put in place."""
@@ -218,21 +218,21 @@ class DirectVolumes:
             raise mountinfo.Damaged(f"larger than {_MAXIMUM_FILE_BYTES} bytes")
         return mountinfo.decode(content)
 
-    def _confirm(self, name: str, volume_id: str) -> str | None:
-        """The target path, if the record still is that volume's."""
+    def _confirm(self, name: str, disk_id: str) -> str | None:
+        """The target path, if the record still is that disk's."""
         try:
             info = self._read(name)
         except mountinfo.Damaged:
             info = None
-        if info is not None and info.volume_id == volume_id:
+        if info is not None and info.device == disk_id:
             return _target_path(name)
         with self._mutex:
-            self._volume_ids.pop(name, None)
+            self._disk_ids.pop(name, None)
         return None
 
-    def _remember(self, name: str, volume_id: str | None) -> None:
+    def _remember(self, name: str, disk_id: str | None) -> None:
         with self._mutex:
-            self._volume_ids[name] = volume_id
+            self._disk_ids[name] = disk_id
 
     def _remove_leftovers(self) -> None:
         """Clear away what a killed process was preparing or taking apart."""

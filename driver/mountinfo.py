@@ -55,11 +55,6 @@ class MountInfo:
         if unknown:
             raise ValueError(f"metadata key {min(unknown)!r} is not on the allow-list")
 
-    @property
-    def volume_id(self) -> str | None:
-        """The CSI volume id it was published under; None in a record made by something else."""
-        return self.metadata.get(CLOUD_VOLUME_ID)
-
     def encode(self) -> bytes:
         """The file's content."""
         return json.dumps(

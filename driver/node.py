@@ -62,7 +62,7 @@ class NodeService:
         info = _mount_info(request)
         with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
             self._volumes.require_ready()
-            self._refuse_second_target(request.volume_id, target)
+            self._refuse_second_target(request.volume_id, info.device, target)
             if self._is_published(target, info):
                 target.create()
                 self._volumes.sync(target.text)
@@ -88,7 +88,6 @@ class NodeService:
         target = self._target(request.target_path)
         with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
             self._volumes.require_ready()
-            self._refuse_foreign_record(request.volume_id, target)
             self._volumes.remove(target.text)
             target.remove()
         return csi_pb2.NodeUnpublishVolumeResponse()
@@ -109,7 +108,7 @@ class NodeService:
             raise Unavailable(
                 f"the record of {request.volume_path!r} is damaged ({error}); publishing again repairs it"
             ) from error
-        if info is None or info.volume_id != request.volume_id:
+        if info is None:
             raise NotFound(f"volume {request.volume_id!r} is not published at {request.volume_path!r}")
         if self._volumes.sandbox_id(request.volume_path) is not None:
             raise Unavailable(
@@ -150,8 +149,8 @@ class NodeService:
             raise InvalidArgument(f"target_path {target_path!r} lies in the direct-volume root; it can't")
         return target
 
-    def _refuse_second_target(self, volume_id: str, target: PublishTarget) -> None:
-        others = [path for path in self._volumes.find(volume_id) if path != target.text]
+    def _refuse_second_target(self, volume_id: str, disk: str, target: PublishTarget) -> None:
+        others = [path for path in self._volumes.find(disk) if path != target.text]
         if others:
             raise FailedPrecondition(
                 f"volume {volume_id!r} is published at {others[0]!r} on this node already; two pods are two "
@@ -172,17 +171,6 @@ class NodeService:
             )
         return True
 
-    def _refuse_foreign_record(self, volume_id: str, target: PublishTarget) -> None:
-        try:
-            existing = self._volumes.read(target.text)
-        except mountinfo.Damaged:
-            return
-        if existing is not None and existing.volume_id not in (None, volume_id):
-            raise FailedPrecondition(
-                f"target_path {target.text!r} is published for volume {existing.volume_id!r}, not "
-                f"{volume_id!r}; nothing was removed"
-            )
-
 
 def _access(
     request: csi_pb2.NodePublishVolumeRequest | csi_pb2.NodeStageVolumeRequest, *, encrypted: bool
@@ -202,7 +190,9 @@ def _mount_info(request: csi_pb2.NodePublishVolumeRequest) -> MountInfo:
     encryption = _encryption(attributes)
     access = _access(request, encrypted=bool(encryption))
     disk = disk_id(request.volume_id, attributes)
-    metadata = {mountinfo.CLOUD_VOLUME_PATH: disk, mountinfo.CLOUD_VOLUME_ID: request.volume_id, **encryption}
+    metadata = {mountinfo.CLOUD_VOLUME_PATH: disk, **encryption}
+    # The CSI name; the id of a statically provisioned volume is all the name it has.
+    metadata[mountinfo.CLOUD_VOLUME_ID] = attributes.get(mountinfo.CLOUD_VOLUME_ID) or request.volume_id
     provider = cloud_provider(request.volume_id, attributes, disk)
     if provider is not None:
         metadata[mountinfo.CLOUD_PROVIDER] = provider

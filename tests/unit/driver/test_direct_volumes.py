@@ -104,7 +104,7 @@ def test_a_damaged_record_is_told_from_a_missing_one(node: Worker, content: byte
     volumes = DirectVolumes(node.root)
     with pytest.raises(mountinfo.Damaged):
         volumes.read("/t")
-    assert volumes.find("local:vol-1") == []
+    assert volumes.find(_INFO.device) == []
     volumes.remove("/t")
     assert names(node.root) == set()
 
@@ -146,19 +146,19 @@ def test_leftovers_of_a_killed_process_are_cleared_at_start_and_nothing_else(nod
     assert names(node.root) == before - {leftover.name}
 
 
-def test_volumes_are_found_by_id_whoever_wrote_or_removed_the_record(node: Worker) -> None:
+def test_disks_are_found_by_id_whoever_wrote_or_removed_the_record(node: Worker) -> None:
     """Field case C6: the root is the only state."""
     mine, theirs = DirectVolumes(node.root), DirectVolumes(node.root)
     mine.write("/t", _INFO)
-    assert mine.find("local:vol-1") == theirs.find("local:vol-1") == ["/t"]
+    assert mine.find(_INFO.device) == theirs.find(_INFO.device) == ["/t"]
     theirs.write("/u", _INFO)
-    assert mine.find("local:vol-1") == ["/t", "/u"]
+    assert mine.find(_INFO.device) == ["/t", "/u"]
     theirs.remove("/t")
-    assert mine.find("local:vol-1") == ["/u"]
+    assert mine.find(_INFO.device) == ["/u"]
     theirs.remove("/u")
     theirs.write("/u", _OTHER)
-    assert mine.find("local:vol-1") == []
-    assert mine.find("local:vol-2") == ["/u"]
+    assert mine.find(_INFO.device) == []
+    assert mine.find(_OTHER.device) == ["/u"]
 
 
 def test_records_of_others_and_stray_files_do_not_disturb_the_search(node: Worker) -> None:
@@ -169,7 +169,7 @@ def test_records_of_others_and_stray_files_do_not_disturb_the_search(node: Worke
     foreign = json.dumps({"volume-type": "block", "device": "/dev/sdb", "fstype": "ext4"})
     (node.root / directory_name("/foreign") / "mountInfo.json").write_text(foreign)
     volumes.write("/t", _INFO)
-    assert volumes.find("local:vol-1") == ["/t"]
+    assert volumes.find(_INFO.device) == ["/t"]
 
 
 @pytest.mark.parametrize("step", ["mkdir", "open", "write", "fsync", "rename"])
@@ -218,7 +218,7 @@ def test_a_missing_root_is_not_ready_until_it_appears(node: Worker) -> None:
     assert "missing" in (volumes.readiness() or "")
     with pytest.raises(Unavailable, match="hostPath"):
         volumes.require_ready()
-    assert volumes.find("local:vol-1") == []
+    assert volumes.find(_INFO.device) == []
     (node.root / "later").mkdir()
     assert volumes.readiness() is None
 

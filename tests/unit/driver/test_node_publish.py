@@ -265,13 +265,15 @@ def test_a_target_with_content_is_an_error_until_it_is_empty(node: Worker) -> No
     assert not Path(target).exists()
 
 
-def test_a_target_of_another_volume_is_not_unpublished(node: Worker) -> None:
-    """Field case C5."""
-    target = node.target()
-    publish(node.start(), target)
-    with pytest.raises(FailedPrecondition, match="nothing was removed"):
-        unpublish(node.start(), target, volume_id="local:vol-2")
-    assert names(node.root) == {node.record(target).name}
+def test_a_disk_has_one_target_whatever_its_volumes_are_called(node: Worker) -> None:
+    """Field case C6: two volumes over one disk would put it into two VMs."""
+    target, other = node.target("pvc-1"), node.target("pvc-2")
+    plugin = node.start()
+    publish(plugin, target, volume_id="local:vol-1")
+    with pytest.raises(FailedPrecondition, match="delete the other pod first"):
+        publish(plugin, other, volume_id="static-volume")
+    unpublish(plugin, target, volume_id="local:vol-1")
+    publish(plugin, other, volume_id="static-volume")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,13 @@ def test_the_disk_is_known_from_id_and_context_alone(
     assert record["metadata"] == metadata
 
 
+def test_the_record_names_the_volume_as_the_controller_does(node: Worker) -> None:
+    """``cloud-volume-id`` is the CSI name, which the controller puts into the context."""
+    target = node.target()
+    publish(node.start(), target, context=CONTEXT | {"cloud-volume-id": "pvc-1"})
+    assert _record(node, target)["metadata"]["cloud-volume-id"] == "pvc-1"
+
+
 @pytest.mark.parametrize(
     ("volume_id", "context"),
     [
