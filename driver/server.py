@@ -48,6 +48,11 @@ class Server:
             descriptor = csi_pb2.DESCRIPTOR.services_by_name[name]
             self._server.add_generic_rpc_handlers((_handlers(descriptor, service),))
 
+    @property
+    def target(self) -> str:
+        """Where it serves, as gRPC writes it."""
+        return self._endpoint.target
+
     def start(self) -> None:
         """Listen and serve.
 
@@ -89,7 +94,7 @@ def serve_until_signal(server: Server, grace_seconds: float) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, request_stop)
     server.start()
-    _LOG.info("serving")
+    _LOG.info("serving", extra={"fields": {"endpoint": server.target}})
     stop.wait()
     _LOG.info("stopping", extra={"fields": {"grace_seconds": grace_seconds}})
     if server.stop(grace_seconds):

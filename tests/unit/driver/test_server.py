@@ -59,7 +59,7 @@ def test_a_cloud_that_never_answers_stops_neither_probe_nor_other_volumes() -> N
             with refused(Code.DEADLINE_EXCEEDED) as refusal:
                 call.result()
             assert "continues on retry" in refusal.message, "our own words, before the client gives up"
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 5
         for index in range(10):
             assert client.create(f"hung-{index}").volume_id
 
