@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.guest.pod import KEY, KEY_ID, OTHER_KEY, OTHER_KEY_ID, PLAINTEXT, Pod
 from tests.lab.hypervisor import Hypervisor
+from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
 
 _names = itertools.count()
@@ -62,3 +65,43 @@ def make_disk(tmp_path: Path) -> Callable[..., Path]:
         return image
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shared_pod(hypervisor: Hypervisor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    """One guest with a data hub for all tests that use ``pod``."""
+    kbs = Kbs(tmp_path_factory.mktemp("kbs"))
+    kbs.put(KEY_ID, KEY)
+    kbs.put(OTHER_KEY_ID, OTHER_KEY)
+    running = hypervisor.boot(f"vm-{next(_names)}")
+    yield Pod(running, kbs)
+    running.destroy()
+
+
+@pytest.fixture
+def pod(shared_pod: Pod) -> Iterator[Pod]:
+    """The shared guest; after the test, nothing of a volume may be left in it."""
+    yield shared_pod
+    shared_pod.clean_up()
+
+
+@pytest.fixture(scope="session")
+def ready_image(shared_pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A volume of 64 MiB under ``KEY_ID`` with ``PLAINTEXT`` in its ``file``. Copy it; do not change it."""
+    image = tmp_path_factory.mktemp("ready") / "ready.raw"
+    with image.open("xb") as file:
+        file.truncate(64 * 2**20)
+    shared_pod.attach(image, "ready")
+    shared_pod.mount_one("ready").result()
+    shared_pod.write_file()
+    shared_pod.clean_up()
+    assert PLAINTEXT not in image.read_bytes()
+    return image
+
+
+@pytest.fixture
+def ready_copy(ready_image: Path, tmp_path: Path) -> Path:
+    """A copy of ``ready_image`` of the test's own."""
+    copy = tmp_path / "ready.raw"
+    shutil.copyfile(ready_image, copy)
+    return copy

@@ -19,14 +19,16 @@ KEY = bytes(range(64))
 OTHER_KEY_ID = "default/key/other"
 OTHER_KEY = bytes(range(64, 128))
 MIB = 2**20
+PLAINTEXT = b"a secret of the workload, in the clear "
+SOURCE = "/run/cloud-volumes/vol-0"
 
 Annotation = dict[str, dict[str, str]]
 
 
-def volume(disk_id: str, mount_point: str = "/data", **changes: str | None) -> dict[str, str]:
+def volume(disk_id: str, **changes: str | None) -> dict[str, str]:
     """One entry of the annotation; a change to None leaves the field out."""
     fields: Mapping[str, str | None] = {
-        "mount_point": mount_point,
+        "mount_point": "/data",
         "fs_type": "ext4",
         "lun": "0",
         "disk_id": disk_id,
@@ -65,14 +67,17 @@ class Pod:
         self.vm = vm
         self.kbs = kbs
         self.cdh = Cdh(vm, kbs, dialect=dialect)
+        self._attached: set[str] = set()
 
     def attach(self, image: Path, disk_id: str) -> None:
         """Attach an image under the serial that belongs to the disk id."""
         self.vm.attach(image, serial_of(disk_id))
+        self._attached.add(disk_id)
 
     def detach(self, disk_id: str) -> None:
         """Detach it again."""
         self.vm.detach(serial_of(disk_id))
+        self._attached.remove(disk_id)
 
     def agent(self, *argv: str, stdin: str = "", timeout: float = 120.0) -> Outcome:
         """Run the agent's command line."""
@@ -86,9 +91,14 @@ class Pod:
             *options, "mount", "--annotation", "-", stdin=json.dumps(annotation), timeout=timeout
         )
 
-    def mount_one(self, disk_id: str, mount_point: str = "/data", **changes: str | None) -> Outcome:
+    def mount_one(self, disk_id: str, **changes: str | None) -> Outcome:
         """Mount one volume as ``vol-0``."""
-        return self.mount({"vol-0": volume(disk_id, mount_point, **changes)})
+        return self.agent("mount", "--annotation", "-", stdin=self.annotation(disk_id, **changes))
+
+    @staticmethod
+    def annotation(disk_id: str, **changes: str | None) -> str:
+        """An annotation with one volume, ``vol-0``."""
+        return json.dumps({"vol-0": volume(disk_id, **changes)})
 
     def unmount_all(self) -> Outcome:
         """``confidential-csi-agent unmount --all``."""
@@ -98,6 +108,24 @@ class Pod:
         """``confidential-csi-agent status --json``."""
         found: list[dict[str, Any]] = self.agent("status", "--json").result()["volumes"]
         return found
+
+    def write_file(self, directory: str = SOURCE) -> None:
+        """Write ``PLAINTEXT``, many times over, to ``file`` on the volume, and on to the disk."""
+        self.vm.check(["sh", "-ec", f"cat >{directory}/file; sync"], stdin=PLAINTEXT * 1000)
+
+    def read_file(self, directory: str = SOURCE) -> bytes:
+        """What is in ``file``."""
+        return self.vm.check(["cat", f"{directory}/file"])
+
+    def clean_up(self) -> None:
+        """Unmount everything, detach all disks, mend the peers; nothing may be left."""
+        for method in ("GetResource", "SecureMount"):
+            self.cdh.set_fault(method, "none")
+        self.kbs.denied.clear()
+        self.unmount_all().result()
+        assert self.leftovers() == ""
+        for disk_id in sorted(self._attached):
+            self.detach(disk_id)
 
     def sh(self, script: str) -> bytes:
         """Run a shell script that must succeed; its output."""

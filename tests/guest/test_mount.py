@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.pod import KEY, KEY_ID, MakeDisk, Pod
+from tests.guest.pod import KEY, KEY_ID, PLAINTEXT, SOURCE, MakeDisk, Pod
 from tests.lab.cdh_storage import DIALECTS, Dialect
 from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
-
-PLAINTEXT = b"a secret of the workload, in the clear "
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -27,14 +25,13 @@ def test_data_survives_a_new_vm_and_never_reaches_the_disk_in_the_clear(
     first = Pod(boot(), kbs, dialect)
     first.attach(image, "disk-1")
     mounted = first.mount_one("disk-1", fs_group="1234").result()
-    source = "/run/cloud-volumes/vol-0"
-    assert mounted == {"volumes": [{"name": "vol-0", "mount_point": "/data", "source": source}]}
-    options = first.sh(f"grep ' {source} ' /proc/mounts").decode()
+    assert mounted == {"volumes": [{"name": "vol-0", "mount_point": "/data", "source": SOURCE}]}
+    options = first.sh(f"grep ' {SOURCE} ' /proc/mounts").decode()
     assert options.split()[0] == "/dev/mapper/caa-vol-0"
     assert {"nodev", "nosuid", "noatime", "rw"} <= set(options.split()[3].split(","))
-    assert first.sh(f"stat -c '%a %g' {source}") == b"2775 1234\n"
+    assert first.sh(f"stat -c '%a %g' {SOURCE}") == b"2775 1234\n"
     assert first.status() == [{"name": "vol-0", "mounted": True, "open": True, "shielded": True}]
-    first.vm.check(["sh", "-c", f"cat >{source}/file; sync"], stdin=PLAINTEXT * 1000)
+    first.write_file()
     calls = first.cdh.calls("SecureMount")
     assert [call["options"]["sourceType"] for call in calls] == ["encrypted"], "CDH must never format"
     assert [call["unknown_options"] for call in calls] == [[]]
@@ -45,7 +42,7 @@ def test_data_survives_a_new_vm_and_never_reaches_the_disk_in_the_clear(
     second = Pod(boot(), kbs, dialect)
     second.attach(image, "disk-1")
     assert second.mount_one("disk-1").result() == mounted
-    assert second.sh(f"cat {source}/file") == PLAINTEXT * 1000
+    assert second.read_file() == PLAINTEXT * 1000
     assert second.unmount_all().result() == {"unmounted": ["vol-0"]}
     assert second.leftovers() == ""
     assert second.status() == []
