@@ -142,6 +142,16 @@ def test_any_secret_value_is_blanked_in_all_its_written_forms(secrets: dict[str,
     assert SCRUBBER.scrub("a b") == "a b"
 
 
+def test_a_secret_too_short_to_search_for_is_still_stripped_from_the_logged_request() -> None:
+    """Field case L1."""
+    request = csi_pb2.DeleteVolumeRequest(volume_id="x", secrets={"k": "q7z"})
+    with captured("text", "debug") as stream, controller(MemoryProvider(MemoryCloud())) as client:
+        client.controller.DeleteVolume(request, timeout=10)
+        logged = stream.getvalue()
+    assert STRIPPED in logged
+    assert "q7z" not in logged
+
+
 def test_overlapping_calls_hold_the_same_secret_until_the_last_ends() -> None:
     request = csi_pb2.DeleteVolumeRequest(volume_id="v", secrets={"k": MARKED_VALUE})
     with SCRUBBER.hold(request):
