@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,8 @@ def node() -> Iterator[Worker]:
         yield made
 
 
-def _record(node: Worker, target_path: str) -> dict[str, object]:
-    data: dict[str, object] = json.loads((node.record(target_path) / "mountInfo.json").read_text())
+def _record(node: Worker, target_path: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((node.record(target_path) / "mountInfo.json").read_text())
     return data
 
 
