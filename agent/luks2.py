@@ -130,6 +130,10 @@ def newest_valid(area: bytes, device_bytes: int | None = None) -> Header:
     With ``device_bytes``, a header whose metadata and keyslots do not fit the device is refused, as
     cryptsetup does. Raises HeaderError if neither copy is valid.
     """
+    version = int.from_bytes(area[6:8], "big")
+    if area.startswith(PRIMARY_MAGIC) and version not in (0, 2):
+        # cryptsetup chooses the format by this field alone, before it looks for a second copy.
+        raise HeaderError(f"LUKS version {version}, not 2")
     pair = parse_pair(area)
     first, second = pair.primary, pair.secondary
     if isinstance(first, HeaderError) and isinstance(second, HeaderError):

@@ -85,6 +85,17 @@ def test_one_valid_copy_is_enough_and_the_other_says_what_is_wrong() -> None:
         newest_valid(bytes(area))
 
 
+@pytest.mark.parametrize("version", [1, 3, 512])
+def test_a_primary_of_another_luks_version_settles_it(version: int) -> None:
+    """cryptsetup does not look at the secondary copy then."""
+    area = bytearray(forged.build_area())
+    area[6:8] = version.to_bytes(2, "big")
+    with pytest.raises(HeaderError, match=f"LUKS version {version}, not 2"):
+        newest_valid(bytes(area))
+    area[6:8] = bytes(2)
+    assert newest_valid(bytes(area)).binary.offset == 16384
+
+
 def test_a_good_primary_checksum_fixes_the_place_of_the_secondary() -> None:
     """cryptsetup believes the size in a primary with a good checksum even if its JSON is refused."""
     valid = forged.build_area()
