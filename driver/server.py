@@ -26,6 +26,9 @@ CONCURRENT_CALLS = 128
 #: Threads that only calls of ``interceptor.ALWAYS_ADMITTED``, and refusals, can use.
 SPARE_THREADS = 8
 
+#: Seconds in which a call that was accepted has begun, and an answer has left.
+_SETTLE_SECONDS = 0.2
+
 #: After the grace period calls are canceled; this long (seconds) they may take to notice.
 _CANCELED_SECONDS = 1.0
 
@@ -74,7 +77,11 @@ class Server:
         Returns:
             Whether every call has ended. One that has not holds a thread that can't be stopped.
         """
-        self._server.stop(grace_seconds).wait()
+        stopped = self._server.stop(grace_seconds)
+        # gRPC also waits for connections that never say a word; for us only calls count.
+        while not stopped.wait(_SETTLE_SECONDS):
+            if self._interceptor.wait_until_idle(0):
+                self._server.stop(0)
         ended = self._interceptor.wait_until_idle(_CANCELED_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
         return ended

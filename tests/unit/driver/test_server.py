@@ -148,6 +148,17 @@ def test_stopping_lets_calls_end_and_takes_no_new_ones(tmp_path: Path) -> None:
     assert not endpoint.path.exists()
 
 
+def test_a_connection_that_never_speaks_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    endpoint = Endpoint(tmp_path / "s")
+    server = Server(endpoint, {"Identity": IdentityService(can_expand=False)})
+    server.start()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(endpoint.path))
+        started = time.monotonic()
+        assert server.stop(10)
+        assert time.monotonic() - started < 3
+
+
 def test_stopping_cancels_calls_after_the_grace_period(tmp_path: Path) -> None:
     """Field case B3: a provider that watches its deadline is told; one that does not is reported."""
     cloud = MemoryCloud()
