@@ -63,7 +63,7 @@ class CloudVolume:
 
     index: int
     mount_point: str
-    """Where the container wants it."""
+    """Where the container wants it, without a trailing slash."""
     fs_type: str
     lun: int | None
     disk_id: str
@@ -200,12 +200,14 @@ def _mount_point(name: str, path: str) -> str:
             f"mount_point {_shown(path)} of {name} must be an absolute path of printable characters, "
             f"at most {_MAX_PATH} bytes",
         )
+    # As many pods write it, and the kernel reads it.
+    path = path.removesuffix("/") or "/"
     # PurePosixPath keeps a double slash at the beginning, which POSIX lets systems interpret.
     if str(PurePosixPath(path)) != path or path.startswith("//") or ".." in path.split("/"):
         raise Refused(
             "mount-point",
             f"mount_point {_shown(path)} of {name} is not normalized; in the pod's mountPath write no '.', "
-            "no '..', no double and no trailing slash",
+            "no '..' and no double slash",
         )
     if path in _CLOSED_DIRECTORIES:
         raise Refused("mount-point", f"mount_point {path} of {name} would cover a whole system directory")
