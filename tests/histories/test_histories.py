@@ -6,7 +6,6 @@ nothing of the one that crashed. Real processes and a real SIGKILL are in ``test
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,7 +140,7 @@ class History:
 @contextmanager
 def instant_fsync() -> Iterator[None]:
     """A crash of a process loses nothing that was written, so waiting for the disk shows nothing here."""
-    with mock.patch.object(os, "fsync"), mock.patch.object(os, "fdatasync"):
+    with mock.patch("os.fsync", new=lambda _: None), mock.patch("os.fdatasync", new=lambda _: None):
         yield
 
 
