@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agent.block_device import BlockDevice, all_zero
-from agent.classification import classify
+from agent.classification import Kind, classify
 from agent.disk_format import (
     HEADER_AREA_BYTES,
     IMAGE_BYTES,
@@ -176,13 +176,15 @@ def _compare(record: Record, audited: AuditedHeader, device_size: int) -> None:
 
 def _what_is_there(area: bytes, device_size: int) -> str:
     """The reason that helps most, from a header nobody vouches for."""
+    found = classify(area, device_size)
+    if found.kind is not Kind.VALID_LUKS2:
+        return f"the disk holds {found.kind.value} ({found.detail})"
     image = image_in_place(area)
     try:
         audit(newest_valid(image), FORMAT_1)
         require_equal_copies(image)
-    except HeaderError:
-        found = classify(area, device_size)
-        return f"the disk holds {found.kind.value} ({found.detail})"
+    except HeaderError as error:
+        return f"its header is larger than the format's, or not well-formed: {error}"
     except ProfileViolation as violation:
         return str(violation)
     return "its header keeps to the profile, but was made by someone else, with another key or replaced"

@@ -1,0 +1,198 @@
+"""The agent dies by SIGKILL at every step of a mount and an unmount, and is run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from agent.annotation import CloudVolume
+from agent.block_device import DirectDevice
+from agent.cdh import DataHubClient
+from agent.clock import Clock
+from agent.commands import Result, SystemRunner
+from agent.devices import DeviceFinder, Disk
+from agent.volumes import Volumes
+from tests.unit.agent.fake_clock import FakeClock
+
+_SIZE = 32 * 2**20
+_BACKING = Path("/run/kill-disk.raw")
+_CONTENT = b"what the workload wrote" * 100
+
+
+class _Steps:
+    """Counts what the agent does to the world, and kills it before a chosen step."""
+
+    def __init__(self, kill_before: int | None) -> None:
+        self.taken: list[str] = []
+        self._kill_before = kill_before
+
+    def next(self, what: str) -> None:
+        if len(self.taken) == self._kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.taken.append(what)
+
+
+class _Runner(SystemRunner):
+    def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        expected: Collection[int] = (0,),
+        timeout: float = 60.0,
+        pass_fds: Sequence[int] = (),
+    ) -> Result:
+        if argv[:2] != ["dmsetup", "table"]:
+            self._steps.next(" ".join(argv[:2]))
+        return super().run(argv, stdin=stdin, expected=expected, timeout=timeout, pass_fds=pass_fds)
+
+
+class _Hub(DataHubClient):
+    def __init__(self, steps: _Steps) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def get_resource(self, uri: str) -> bytes:
+        self._steps.next("GetResource")
+        return super().get_resource(uri)
+
+    def open_encrypted(self, *, device_path: str, key_uri: str, mapper_name: str, link_path: str) -> None:
+        self._steps.next("SecureMount")
+        super().open_encrypted(
+            device_path=device_path, key_uri=key_uri, mapper_name=mapper_name, link_path=link_path
+        )
+        self._steps.next("after SecureMount")
+
+
+class _Finder(DeviceFinder):
+    """Gives a loop device, which can be made anew for each round."""
+
+    def __init__(self, clock: Clock, disk: Disk) -> None:
+        super().__init__(clock)
+        self._disk = disk
+
+    def find(self, volume: CloudVolume) -> Disk:
+        assert volume.index == 0
+        return self._disk
+
+
+def _volumes(steps: _Steps, disk: Disk) -> Volumes:
+    class Device(DirectDevice):
+        def write(self, offset: int, data: bytes) -> None:
+            steps.next(f"write at {offset}")
+            super().write(offset, data)
+
+        def flush(self) -> None:
+            steps.next("flush")
+            super().flush()
+
+    clock = FakeClock()
+    return Volumes(
+        hub=_Hub(steps),
+        runner=_Runner(steps),
+        clock=clock,
+        finder=_Finder(clock, disk),
+        open_device=Device,
+    )
+
+
+def _killed(action: Callable[[], object]) -> bool:
+    """Run ``action`` in a child; whether it was killed (False: it ended well)."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            action()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL), f"the agent failed with {status}"
+    return status != 0
+
+
+def _run(*argv: str) -> str:
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def _blank_disk() -> Disk:
+    _BACKING.unlink(missing_ok=True)
+    with _BACKING.open("xb") as file:
+        file.truncate(_SIZE)
+    loop = _run("losetup", "--find", "--show", str(_BACKING)).strip()
+    number = Path("/sys/block", Path(loop).name, "dev").read_text().strip()
+    return Disk(Path(loop), number, _SIZE)
+
+
+def _volume(key_id: str) -> CloudVolume:
+    return CloudVolume(0, "/data", "ext4", None, "disk", None, "luks2", key_id)
+
+
+def steps_of_a_first_mount(key_id: str) -> list[str]:
+    """What an undisturbed mount of a new disk does, in order."""
+    disk, steps = _blank_disk(), _Steps(None)
+    volumes = _volumes(steps, disk)
+    volumes.mount([_volume(key_id)])
+    taken = list(steps.taken)
+    volumes.unmount(["vol-0"])
+    _run("losetup", "-d", str(disk.path))
+    return taken
+
+
+def kill_first_mounts(key_id: str, steps: int) -> None:
+    """Die before each of the steps of mounting a new disk; the next run must get it mounted."""
+    volume = _volume(key_id)
+    for step in range(steps):
+        disk = _blank_disk()
+
+        def mount(step: int = step, disk: Disk = disk) -> None:
+            _volumes(_Steps(step), disk).mount([volume])
+
+        assert _killed(mount), f"there is no step {step}"
+        volumes = _volumes(_Steps(None), disk)
+        volumes.mount([volume])
+        Path(volume.mount_directory, "file").write_bytes(_CONTENT)
+        volumes.unmount(["vol-0"])
+        assert volumes.status() == [], f"something is left after a kill before step {step}"
+        _run("losetup", "-d", str(disk.path))
+
+
+def kill_later_mounts_and_unmounts(key_id: str) -> list[int]:
+    """Die before each step of mounting a volume with data, then of unmounting; how many steps these are."""
+    volume = _volume(key_id)
+    file = Path(volume.mount_directory, "file")
+    disk = _blank_disk()
+    _volumes(_Steps(None), disk).mount([volume])
+    file.write_bytes(_CONTENT)
+    _volumes(_Steps(None), disk).unmount(["vol-0"])
+    counts = []
+    for unmounting in (False, True):
+        step = 0
+        while True:
+
+            def run(step: int = step, unmounting: bool = unmounting) -> None:
+                volumes = _volumes(_Steps(None if unmounting else step), disk)
+                volumes.mount([volume])
+                if unmounting:
+                    _volumes(_Steps(step), disk).unmount(["vol-0"])
+
+            killed = _killed(run)
+            steps = _Steps(None)
+            volumes = _volumes(steps, disk)
+            volumes.mount([volume])
+            assert file.read_bytes() == _CONTENT, f"data lost after a kill before step {step}"
+            assert "mkfs.ext4 -q" not in steps.taken
+            volumes.unmount(["vol-0"])
+            assert volumes.status() == [], f"something is left after a kill before step {step}"
+            if not killed:
+                break
+            step += 1
+        counts.append(step)
+    _run("losetup", "-d", str(disk.path))
+    return counts
