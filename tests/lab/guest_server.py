@@ -2,7 +2,7 @@
 
 A forked child spares each call the start of an interpreter, which takes a second under emulation. Standard
 streams are memory files, so a daemon that a job leaves behind and that keeps them open does not hold the
-job's answer back.
+job's answer back. Imports are few, as in :mod:`tests.lab.frames`.
 """
 
 from __future__ import annotations
@@ -11,38 +11,47 @@ import importlib
 import json
 import os
 import select
-import signal
 import sys
 import time
-import traceback
-from dataclasses import dataclass
 from io import FileIO
-from pathlib import Path
 
-from tests.lab.frames import Frame, pack, read_frame, unpack, write_frame
+from tests.lab.frames import pack, read_frame, unpack, write_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.lab.frames import Frame
 
 CONTROL_PORT = "control"
 
+_SIGKILL = 9
+_PORTS = "/sys/class/virtio-ports"
 
-@dataclass
+
 class _Job:
     """A process that a request started."""
 
-    request: int
-    pid: int
-    pidfd: int
-    stdout: int
-    stderr: int
-    result: int | None
-    deadline: float
-    answered: bool = False
+    def __init__(self, request: Frame, pid: int, stdout: int, stderr: int, result: int | None) -> None:
+        self.request: int = request["id"]
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.stdout = stdout
+        self.stderr = stderr
+        self.result = result
+        self.deadline: float = time.monotonic() + request["timeout"]
+        self.answered = False
 
 
-def port_device(name: str) -> Path:
-    """The device of a virtio-serial port; there is no udev that would make ``/dev/virtio-ports``."""
-    for port in Path("/sys/class/virtio-ports").iterdir():
-        if (port / "name").read_text().strip() == name:
-            return Path("/dev") / port.name
+def port_device(name: str) -> str:
+    """The device of a virtio-serial port; there is no udev that would make ``/dev/virtio-ports``.
+
+    Raises:
+        FileNotFoundError: there is no such port.
+    """
+    with os.scandir(_PORTS) as ports:
+        for port in ports:
+            with FileIO(f"{port.path}/name") as file:
+                if file.read().decode().strip() == name:
+                    return f"/dev/{port.name}"
     raise FileNotFoundError(f"no virtio-serial port called {name}")
 
 
@@ -58,6 +67,12 @@ def _content(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
+def _traceback() -> str:
+    import traceback
+
+    return traceback.format_exc()
+
+
 def _start_program(request: Frame, stdin: int, stdout: int, stderr: int) -> int:
     argv = request["argv"]
     streams = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate((stdin, stdout, stderr))]
@@ -66,6 +81,11 @@ def _start_program(request: Frame, stdin: int, stdout: int, stderr: int) -> int:
 
 
 def _start_function(request: Frame, stdin: int, stdout: int, stderr: int, result: int) -> int:
+    if "site" not in sys.modules:
+        # The server runs without site-packages until here, which makes the guest ready half a second sooner.
+        import site
+
+        site.main()
     module_name, _, function_name = request["function"].partition(":")
     # Imported here, not in the child: the next call finds it loaded.
     function = getattr(importlib.import_module(module_name), function_name)
@@ -82,7 +102,7 @@ def _start_function(request: Frame, stdin: int, stdout: int, stderr: int, result
         status = 0
     except BaseException:
         os.ftruncate(result, 0)
-        os.pwrite(result, json.dumps({"traceback": traceback.format_exc()}).encode(), 0)
+        os.pwrite(result, json.dumps({"traceback": _traceback()}).encode(), 0)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -108,7 +128,7 @@ class _Server:
                 if job.pidfd in ready:
                     self._reap(job)
                 elif not job.answered and time.monotonic() >= job.deadline:
-                    os.killpg(job.pid, signal.SIGKILL)
+                    os.killpg(job.pid, _SIGKILL)
                     # Answered at once: a process in an uninterruptible wait would hold it back.
                     self._answer(job, {"timed_out": True})
             if self._channel.fileno() in ready:
@@ -128,13 +148,12 @@ class _Server:
             for descriptor in (stdout, stderr, result):
                 if descriptor is not None:
                     os.close(descriptor)
-            failure = {"id": request["id"], "traceback": traceback.format_exc()}
+            failure = {"id": request["id"], "traceback": _traceback()}
             write_frame(self._channel, failure)
             return
         finally:
             os.close(stdin)
-        deadline = time.monotonic() + request["timeout"]
-        self._jobs.append(_Job(request["id"], pid, os.pidfd_open(pid), stdout, stderr, result, deadline))
+        self._jobs.append(_Job(request, pid, stdout, stderr, result))
 
     def _reap(self, job: _Job) -> None:
         _, status = os.waitpid(job.pid, 0)

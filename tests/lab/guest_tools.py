@@ -50,7 +50,7 @@ def wait_for_size(device: str, size: int, timeout_seconds: float = 10.0) -> bool
 
 def open_port(name: str) -> None:
     """Try to open a virtio-serial port; whoever holds it keeps others out."""
-    port_device(name).open("rb", buffering=0).close()
+    Path(port_device(name)).open("rb", buffering=0).close()
 
 
 def get_resource(path: str, timeout_seconds: float = 30.0) -> str | list[object]:

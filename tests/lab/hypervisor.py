@@ -150,12 +150,13 @@ class Hypervisor:
                     raise RuntimeError(f"libvirtd does not answer ({error}). Its log:\n{text}") from error
                 time.sleep(0.02)
 
-    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 2, timeout: float = 120.0) -> PodVm:
+    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 120.0) -> PodVm:
         """Boot a guest and wait until it runs commands.
 
         Args:
             name: unique among the guests of this hypervisor that run.
             memory_mib: the guest's memory in MiB; its root overlay lives in it too.
+            vcpus: more make the boot slower.
             timeout: seconds to wait; under full load a boot can take ten times its usual time.
 
         Raises:
