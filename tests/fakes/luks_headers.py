@@ -204,3 +204,46 @@ def null_keyslots(document: Metadata) -> None:
     """The keyslots are not encrypted: the volume key lies open, and any key opens them."""
     for slot in document["keyslots"].values():
         slot["area"]["encryption"] = "cipher_null-ecb"
+
+
+def af_split(key: bytes, stripes: int = 4000, filler: bytes = b"filler") -> bytes:
+    """The LUKS anti-forensic splitter with sha256: ``stripes`` blocks from which ``key`` can be merged."""
+    length = len(key)
+    blocks = hashlib.shake_256(filler).digest(length * (stripes - 1))
+    state = bytes(length)
+    for start in range(0, len(blocks), length):
+        state = _diffuse(_xor(state, blocks[start : start + length]))
+    return blocks + _xor(state, key)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))
+
+
+def _diffuse(block: bytes) -> bytes:
+    pieces = (block[start : start + 32] for start in range(0, len(block), 32))
+    return b"".join(
+        hashlib.sha256(number.to_bytes(4) + piece).digest()[: len(piece)]
+        for number, piece in enumerate(pieces)
+    )
+
+
+def known_key_image(volume_key: bytes, area: bytes | None = None) -> bytes:
+    """Metadata and keyslots area of a header whose volume key the attacker chose, and any key opens.
+
+    The keyslot is not encrypted, so the genuine key "opens" it too. With ``area``, UUID, label and
+    offsets are those of that header; its first keyslot is replaced. ``volume_key`` has 64 bytes.
+    """
+    document = read_metadata(area) if area else metadata()
+    slot = keyslot(0)
+    slot["area"]["encryption"] = "cipher_null-ecb"
+    document["keyslots"] = {"0": slot}
+    digest = document["digests"]["0"]
+    digest["keyslots"] = ["0"]
+    salt = base64.b64decode(digest["salt"])
+    digest["digest"] = base64.b64encode(
+        hashlib.pbkdf2_hmac(digest["hash"], volume_key, salt, digest["iterations"])
+    ).decode()
+    forged = with_json(area or build_area(), document)[: 2 * METADATA_BYTES]
+    keyslots = af_split(volume_key).ljust(int(document["config"]["keyslots_size"]), b"\0")
+    return forged + keyslots
