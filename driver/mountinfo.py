@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
+
 FILE_NAME = "mountInfo.json"
 VOLUME_TYPE = "directvol"
 
 CLOUD_VOLUME_PATH = "cloud-volume-path"
-ENCRYPT_TYPE = "encrypt-type"
-KBS_KEY_ID = "kbs-key-id"
 CLOUD_VOLUME_ID = "cloud-volume-id"
 CLOUD_PROVIDER = "cloud-provider"
 METADATA_KEYS = frozenset({CLOUD_VOLUME_PATH, ENCRYPT_TYPE, KBS_KEY_ID, CLOUD_VOLUME_ID, CLOUD_PROVIDER})

@@ -14,6 +14,7 @@ from driver import mountinfo
 from driver.capabilities import MountAccess, UnsupportedCapability, check_capability
 from driver.direct_volumes import DirectVolumes, directory_name
 from driver.disk_id import cloud_provider, disk_id
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID, checked_encryption
 from driver.errors import (
     AlreadyExists,
     DriverError,
@@ -22,15 +23,11 @@ from driver.errors import (
     NotFound,
     Unavailable,
 )
-from driver.key_path import check_key_path
 from driver.locks import InFlight
-from driver.mountinfo import ENCRYPT_TYPE, KBS_KEY_ID, MountInfo
+from driver.mountinfo import MountInfo
 from driver.publish_target import PublishTarget
 from driver.sizes import SizeRange
 from proto import csi_pb2
-
-ENCRYPT_TYPES = frozenset({"luks", "luks2"})
-"""What CAA's guest side takes as "encrypted"; anything else it would mount in the clear."""
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 
@@ -187,10 +184,12 @@ def _access(
 def _mount_info(request: csi_pb2.NodePublishVolumeRequest) -> MountInfo:
     """The record that a publish asks for. Context keys that are not ours are dropped, never copied."""
     attributes = dict(request.volume_context)
-    encryption = _encryption(attributes)
-    access = _access(request, encrypted=bool(encryption))
+    encryption = checked_encryption(attributes)
+    access = _access(request, encrypted=encryption is not None)
     disk = disk_id(request.volume_id, attributes)
-    metadata = {mountinfo.CLOUD_VOLUME_PATH: disk, **encryption}
+    metadata = {mountinfo.CLOUD_VOLUME_PATH: disk}
+    if encryption is not None:
+        metadata[ENCRYPT_TYPE], metadata[KBS_KEY_ID] = encryption
     # The CSI name; the id of a statically provisioned volume is all the name it has.
     metadata[mountinfo.CLOUD_VOLUME_ID] = attributes.get(mountinfo.CLOUD_VOLUME_ID) or request.volume_id
     provider = cloud_provider(request.volume_id, attributes, disk)
@@ -199,24 +198,6 @@ def _mount_info(request: csi_pb2.NodePublishVolumeRequest) -> MountInfo:
     read_only = request.readonly or access.read_only
     options = (*(("ro",) if read_only else ()), *access.mount_flags)
     return MountInfo(device=disk, fs_type=access.fs_type, metadata=metadata, options=options)
-
-
-def _encryption(attributes: dict[str, str]) -> dict[str, str]:
-    """The two encryption keys, both or neither: half of it would be mounted in the clear (field case L3)."""
-    given = {key: attributes[key] for key in (ENCRYPT_TYPE, KBS_KEY_ID) if key in attributes}
-    if not given:
-        return {}
-    if len(given) == 1:
-        missing = KBS_KEY_ID if ENCRYPT_TYPE in given else ENCRYPT_TYPE
-        raise InvalidArgument(
-            f"volume_context has {next(iter(given))} without {missing}; an encrypted volume needs both"
-        )
-    if given[ENCRYPT_TYPE] not in ENCRYPT_TYPES:
-        raise InvalidArgument(
-            f"encrypt-type {given[ENCRYPT_TYPE][:40]!r} in volume_context is unknown; expected luks2"
-        )
-    check_key_path(given[KBS_KEY_ID])
-    return given
 
 
 def _difference(existing: MountInfo, wanted: MountInfo) -> str:

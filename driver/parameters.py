@@ -8,20 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID, checked_encryption
 from driver.errors import InvalidArgument
-from driver.key_path import check_key_path
 from providers.interface import BlockVolumeProvider, Encryption
 
 CLOUD_PROVIDER = "cloudProvider"
-ENCRYPT_TYPE = "encrypt-type"
-KBS_KEY_ID = "kbs-key-id"
 #: Deprecated: the file system type belongs to the volume capability (``csi.storage.k8s.io/fstype``).
 FS_TYPE = "fsType"
 
 _COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
-
-#: Written exactly so, in lower case; both mean LUKS2 in the guest.
-ENCRYPT_TYPES = ("luks", "luks2")
 
 #: Kubernetes' own keys: the provisioner adds them, users don't choose them.
 KUBERNETES_PREFIX = "csi.storage.k8s.io/"
@@ -103,8 +98,9 @@ def parse_parameters(
         raise InvalidArgument(f"the parameters hold more than {MAXIMUM_BYTES} bytes; shorten their values")
     provider_parameters = {key: value for key, value in own.items() if key in provider.parameter_names}
     provider.validate_parameters(provider_parameters)
+    encryption = checked_encryption(own)
     return VolumeSpec(
-        encryption=_encryption(own),
+        encryption=Encryption(*encryption) if encryption else None,
         fs_type=_fs_type(parameters),
         provider_parameters=MappingProxyType(provider_parameters),
         context=MappingProxyType(own),
@@ -130,27 +126,6 @@ def _check_cloud(name: str | None, provider: BlockVolumeProvider, installed: Ite
         f"{CLOUD_PROVIDER}: the provider {name[:64]!r} is not installed here (installed: "
         f"{', '.join(sorted(installed)) or 'none'}); this controller serves {provider.name!r}"
     )
-
-
-def _encryption(parameters: Mapping[str, str]) -> Encryption | None:
-    encrypt_type, key_id = parameters.get(ENCRYPT_TYPE), parameters.get(KBS_KEY_ID)
-    if encrypt_type is None and key_id is None:
-        return None
-    if key_id is None:
-        raise InvalidArgument(f"{ENCRYPT_TYPE} is set and {KBS_KEY_ID} is not; set both, or neither")
-    if encrypt_type is None:
-        raise InvalidArgument(f"{KBS_KEY_ID} is set and {ENCRYPT_TYPE} is not; set both, or neither")
-    if encrypt_type not in ENCRYPT_TYPES:
-        hint = (
-            "; write it in lower case, without spaces"
-            if encrypt_type.strip().lower() in ENCRYPT_TYPES
-            else f"; for an unencrypted volume leave out {ENCRYPT_TYPE} and {KBS_KEY_ID}"
-        )
-        raise InvalidArgument(
-            f"{ENCRYPT_TYPE} is {encrypt_type[:64]!r}; expected {' or '.join(ENCRYPT_TYPES)}{hint}"
-        )
-    check_key_path(key_id)
-    return Encryption(encrypt_type=encrypt_type, kbs_key_id=key_id)
 
 
 def _fs_type(parameters: Mapping[str, str]) -> str | None:
