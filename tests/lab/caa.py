@@ -59,20 +59,26 @@ def _refuse_constant(name: str) -> None:
 def _read(folder: Path) -> dict[str, Any] | None:
     """``mountInfo.json``, or nothing where Go's decoder would fail."""
     try:
-        # ValueError: not UTF-8, not JSON. Python alone knows NaN.
-        info = json.loads((folder / "mountInfo.json").read_bytes(), parse_constant=_refuse_constant)
+        # Go replaces what is not UTF-8, and knows no NaN.
+        text = (folder / "mountInfo.json").read_bytes().decode(errors="replace")
+        info = json.loads(text, parse_constant=_refuse_constant)
     except (OSError, ValueError):
         return None
     return info if isinstance(info, dict) else None
 
 
-def _is_typed(info: dict[str, Any]) -> bool:
-    """Whether it fits ``mountInfoJSON`` of ``pkg/util/cloud.go``; null fits everything."""
+def _typed(info: dict[str, Any]) -> dict[str, Any] | None:
+    """As ``mountInfoJSON`` of ``pkg/util/cloud.go``, or nothing where it does not fit.
+
+    Go's decoder takes a field's name in any case, and null for everything.
+    """
+    info = {key.lower(): value for key, value in info.items()}
     texts = [info.get(key) for key in ("volume-type", "device", "fstype")]
     metadata, options = info.get("metadata") or {}, info.get("options") or []
     if not isinstance(metadata, dict) or not isinstance(options, list):
-        return False
-    return all(text is None or isinstance(text, str) for text in (*texts, *metadata.values(), *options))
+        return None
+    fits = all(text is None or isinstance(text, str) for text in (*texts, *metadata.values(), *options))
+    return info if fits else None
 
 
 def attach_scan(root: Path, *, pod_uid: str = "") -> list[str]:
@@ -81,10 +87,11 @@ def attach_scan(root: Path, *, pod_uid: str = "") -> list[str]:
     Args:
         pod_uid: what Kata passes as the sandbox UID: nothing, today, so every entry on the node is taken.
     """
-    found = []
+    found: list[str] = []
     for folder, _ in _entries(root, pod_uid):
-        info = _read(folder)
-        if info is None or not _is_typed(info):
+        untyped = _read(folder)
+        info = None if untyped is None else _typed(untyped)
+        if info is None:
             continue
         disk_id = (info.get("metadata") or {}).get("cloud-volume-path") or info.get("device")
         if disk_id:
@@ -173,6 +180,8 @@ class Caa:
         info = _read(folder)
         if info is None:
             return
-        if not _is_typed(info) or Path(_text(info, "device")).exists():
+        typed = _typed(info)
+        device = _text(typed, "device")
+        if typed is None or (device and Path(device).exists()):
             raise Disagreement(f"Kata's runtime fails on {mount.source}: {info}")
         (folder / sandbox_id).touch(mode=0o600)
