@@ -306,12 +306,14 @@ def _sweep(room: int) -> None:
     for name in _entries(room):
         if not name.startswith(TEMPORARY_PREFIX):
             continue
-        with (
-            suppress(FileNotFoundError),  # someone else was faster
-            _closing(os.open(name, _DIRECTORY, dir_fd=room)) as directory,
-        ):
-            if _try_lock(directory) and _is_at(room, name, directory):
-                _clear(room, name, directory)
+        try:
+            with _closing(os.open(name, _DIRECTORY, dir_fd=room)) as directory:
+                if _try_lock(directory) and _is_at(room, name, directory):
+                    _remove(room, name, directory)
+        except FileNotFoundError:
+            continue  # someone else was faster
+        except OSError as error:
+            _log_leftover(name, error)
 
 
 def _clear(room: int, name: str, directory: int) -> None:
@@ -319,7 +321,11 @@ def _clear(room: int, name: str, directory: int) -> None:
     try:
         _remove(room, name, directory)
     except OSError as error:
-        _log.warning("leftover %s could not be removed: %s", name, error.strerror)
+        _log_leftover(name, error)
+
+
+def _log_leftover(name: str, error: OSError) -> None:
+    _log.warning("leftover %s could not be removed: %s", name, error.strerror)
 
 
 def _remove(room: int, name: str, directory: int) -> None:
