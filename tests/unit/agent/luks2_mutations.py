@@ -148,7 +148,7 @@ def replace_value(area: bytes, rng: random.Random) -> Mutation:
 
 
 def nudge_number(area: bytes, rng: random.Random) -> Mutation:
-    """A number near the one that was there, which bounds must tell apart."""
+    """A number near the one that was there, which bounds must tell apart; or the same, written otherwise."""
     document = forged.read_metadata(area)
     places = [
         (container, key)
@@ -157,6 +157,9 @@ def nudge_number(area: bytes, rng: random.Random) -> Mutation:
         if type(container[key]) is int or (type(container[key]) is str and container[key].isdigit())
     ]
     container, key = rng.choice(places)
+    if type(container[key]) is str and rng.random() < 0.2:
+        container[key] = rng.choice(("0", "+", " ", "-")) + container[key]
+        return _sealed(area, document)
     change = rng.choice((-4096, -512, -1, 1, 512, 4096, 258048, 516096))
     number = int(container[key]) + change
     container[key] = number if type(container[key]) is int else str(number)
