@@ -45,10 +45,11 @@ install_missing_packages() {
   [ "${#missing[@]}" -gt 0 ] || return 0
   echo "setup.sh: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  local install=(apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300)
   known "${missing[@]}" || refresh_package_lists
   # The lists may be older than the mirror: refresh them, and try once more.
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
-    { refresh_package_lists && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
+  "${install[@]}" "${missing[@]}" >/dev/null ||
+    { refresh_package_lists && "${install[@]}" "${missing[@]}" >/dev/null; } ||
     fail "apt-get could not install: ${missing[*]}"
 }
 
@@ -63,9 +64,13 @@ create_libvirt_account() {
 unpack_kernel() {
   local work package version
   [ ! -s "$cache/kernel/version" ] || return 0
+  mkdir -p "$cache"
+  # Two checkouts may be set up at once: the second waits, and finds the kernel.
+  exec 9>"$cache/lock"
+  flock 9
+  [ ! -s "$cache/kernel/version" ] || return 0
   echo "setup.sh: downloading a guest kernel"
   known "$kernel_metapackage" || refresh_package_lists
-  mkdir -p "$cache"
   work=$(mktemp -d "$cache/kernel.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   # apt's download user may not write to root's home: the files are fetched as root, on purpose.
@@ -83,8 +88,7 @@ unpack_kernel() {
   ln -s "vmlinuz-$version" "$work/tree/boot/vmlinuz"
   echo "$version" >"$work/tree/version"
   rm -rf "$cache/kernel"
-  # Another checkout may have got there first: then its copy is as good.
-  mv -T "$work/tree" "$cache/kernel" || [ -s "$cache/kernel/version" ]
+  mv -T "$work/tree" "$cache/kernel"
   rm -rf "$work"
   trap - EXIT
 }
