@@ -36,9 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command(arguments)
     except VolumesFailed as failed:
-        return _report(failed.errors)
+        sys.stderr.write(f"{failed}\n")
+        return _exit_code([failure.error for failure in failed.failures])
     except AgentError as error:
-        return _report([error])
+        sys.stderr.write(f"{error}\n")
+        return _exit_code([error])
+    except OSError as error:
+        sys.stderr.write(f"[system-error] {error}\n")
+        return EXIT_UNAVAILABLE
     return EXIT_OK
 
 
@@ -94,9 +99,7 @@ def _print(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def _report(errors: Sequence[AgentError]) -> int:
-    for error in errors:
-        sys.stderr.write("\n".join([str(error), *getattr(error, "__notes__", ())]) + "\n")
+def _exit_code(errors: Sequence[AgentError]) -> int:
     return EXIT_REFUSED if any(isinstance(error, Refused) for error in errors) else EXIT_UNAVAILABLE
 
 

@@ -8,6 +8,7 @@ memory file that holds the checked image, and whose rest is the disk. The disk's
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from agent.errors import Refused, Unavailable
 from agent.luks2 import newest_valid
 from agent.luks2_profile import FORMAT_1, AuditedHeader, audit
 
-_UUID_PREFIX = "CONFIDENTIAL-CSI-SHIELD-"
+#: Device-mapper UUIDs of shields: the mark of the key id, then the volume's mapper name.
+_UUID = re.compile(r"CONFIDENTIAL-CSI-SHIELD-(?P<mark>[0-9a-f]{32})-(?P<name>.+)")
 _SUFFIX = "-shield"
 _HEADER_SECTORS = HEADER_AREA_BYTES // SECTOR_BYTES
 #: How the kernel shows a memory file as the backing file of a loop device.
@@ -37,6 +39,8 @@ class Shield:
     header: AuditedHeader
     size: int
     disk_number: str
+    #: Of the key id that the header was authenticated with; see ``key_mark``.
+    key_mark: str
 
 
 class Shields:
@@ -47,15 +51,18 @@ class Shields:
         self._mapper = mapper
         self._blocks = sysfs / "block"
 
-    def build(self, name: str, disk: Disk, image: bytes) -> Shield:
+    def build(self, name: str, disk: Disk, image: bytes, key_id: str) -> Shield:
         """Put a shield with the header ``image`` over ``disk``, at its size of now.
+
+        ``key_id`` names the key that authenticated the image.
 
         Raises:
             Unavailable: the loop device or the mapping can't be made; nothing is left of it.
         """
         loop = self._loop_over(name, image)
         try:
-            self._mapper.create(name + _SUFFIX, _UUID_PREFIX + name, _table(loop, disk.number, disk.size))
+            uuid = f"CONFIDENTIAL-CSI-SHIELD-{key_mark(key_id)}-{name}"
+            self._mapper.create(name + _SUFFIX, uuid, _table(loop, disk.number, disk.size))
             shield = self.find(name)
         except BaseException:
             self.remove(name)
@@ -75,12 +82,13 @@ class Shields:
             return None
         table = self._mapper.table(mapping.name)
         loops = self._loops(name)
-        if mapping.uuid == _UUID_PREFIX + name and len(table) == 2 and all(one.arguments for one in table):
+        uuid = _UUID.fullmatch(mapping.uuid)
+        if uuid and uuid["name"] == name and len(table) == 2 and all(one.arguments for one in table):
             loop, disk = (target.arguments[0] for target in table)
             size = (table[1].start + table[1].length) * SECTOR_BYTES
             if loop in loops and table == _table(loop, disk, size):
-                image = Path("/dev", loops[loop]).read_bytes()[:IMAGE_BYTES]
-                return Shield(mapping, audit(newest_valid(image), FORMAT_1), size, disk)
+                header = _read_header(Path("/dev", loops[loop]))
+                return Shield(mapping, header, size, disk, uuid["mark"])
         raise Refused(
             "foreign-mapping",
             f"the mapping {mapping.name} was not made by this agent; remove it, or use a fresh VM",
@@ -101,9 +109,7 @@ class Shields:
     def names(self) -> set[str]:
         """The mapper names of all volumes of which a shield, or the loop device of one, exists."""
         shields = {
-            mapping.name.removesuffix(_SUFFIX)
-            for mapping in self._mapper.mappings()
-            if mapping.uuid.startswith(_UUID_PREFIX)
+            match["name"] for mapping in self._mapper.mappings() if (match := _UUID.fullmatch(mapping.uuid))
         }
         loops = {
             match["name"]
@@ -144,6 +150,16 @@ class Shields:
                 # Detached meanwhile.
                 continue
         return found
+
+
+def key_mark(key_id: str) -> str:
+    """What stands for a key id in the UUID of a shield, which is too short for the id itself."""
+    return hashlib.sha256(key_id.encode()).hexdigest()[:32]
+
+
+def _read_header(loop: Path) -> AuditedHeader:
+    with loop.open("rb") as file:
+        return audit(newest_valid(file.read(IMAGE_BYTES)), FORMAT_1)
 
 
 def _table(loop: str, disk: str, size: int) -> tuple[Target, Target]:

@@ -29,7 +29,7 @@ from agent.filesystem import Filesystems, apply_fs_group, mounted_at
 from agent.header_guard import GenuineHeader, update_record
 from agent.initialization import obtain_header
 from agent.keys import fetch_key, key_uri
-from agent.shield import Shields
+from agent.shield import Shield, Shields, key_mark
 
 MOUNT_ROOT = Path("/run/cloud-volumes")
 STATE_ROOT = Path("/run/confidential-csi-agent")
@@ -65,12 +65,36 @@ class VolumeStatus:
     shielded: bool
 
 
-class VolumesFailed(Exception):
-    """Some volumes could not be mounted or unmounted; ``errors`` are in the order of the volumes."""
+@dataclass(frozen=True)
+class _OpenVolume:
+    """A mapping that was verified, and the shield below it."""
 
-    def __init__(self, errors: Sequence[AgentError]) -> None:
-        super().__init__("; ".join(map(str, errors)))
-        self.errors = tuple(errors)
+    mapping: Mapping
+    shield: Shield
+
+    @property
+    def data_bytes(self) -> int:
+        return self.shield.size - self.shield.header.data_offset_bytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a volume could not be mounted or unmounted."""
+
+    name: str
+    error: AgentError
+
+    def __str__(self) -> str:
+        notes = getattr(self.error, "__notes__", ())
+        return "; ".join([f"{self.error} ({self.name})", *notes])
+
+
+class VolumesFailed(Exception):
+    """Some volumes could not be mounted or unmounted; ``failures`` are in the order of the volumes."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("\n".join(map(str, failures)))
+        self.failures = tuple(failures)
 
 
 class Volumes:
@@ -96,16 +120,12 @@ class Volumes:
                 one first.
         """
         outcomes = _in_parallel(self._mount_one, volumes)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, AgentError)]
-        if errors:
-            for volume, mounted_now in reversed(list(zip(volumes, outcomes, strict=True))):
-                if mounted_now is True:
-                    try:
-                        with self._locked(volume.name):
-                            self._close(volume.name)
-                    except AgentError as error:
-                        errors.append(error)
-            raise VolumesFailed(errors)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        if failures:
+            mounted_now = [
+                one.name for one, outcome in zip(volumes, outcomes, strict=True) if outcome is True
+            ]
+            raise VolumesFailed([*failures, *self._close_all(mounted_now)])
         return [MountedVolume(one.name, one.mount_point, one.mount_directory) for one in volumes]
 
     def unmount(self, names: Sequence[str]) -> None:
@@ -114,15 +134,9 @@ class Volumes:
         Raises:
             VolumesFailed: at least one is in use, and stays open as it is.
         """
-        errors = []
-        for name in reversed(names):
-            try:
-                with self._locked(name):
-                    self._close(name)
-            except AgentError as error:
-                errors.append(error)
-        if errors:
-            raise VolumesFailed(errors)
+        failures = self._close_all(names)
+        if failures:
+            raise VolumesFailed(failures)
 
     def status(self) -> list[VolumeStatus]:
         """The volumes of which anything exists in this VM, by name."""
@@ -147,8 +161,9 @@ class Volumes:
         """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
         with self._locked(volume.name):
             disk = self._finder.find(volume)
-            if self._is_mounted(volume, disk):
-                self._finish(volume)
+            mounted = self._find_mounted(volume, disk)
+            if mounted is not None:
+                self._finish(volume, mounted)
                 return False
             self._clear_leftovers(volume, disk)
             try:
@@ -158,19 +173,18 @@ class Volumes:
                 raise
             return True
 
-    def _is_mounted(self, volume: CloudVolume, disk: Disk) -> bool:
-        """Whether the volume is mounted, through a mapping that withstands the same checks as a new one."""
+    def _find_mounted(self, volume: CloudVolume, disk: Disk) -> _OpenVolume | None:
+        """The volume, if it is mounted, by way of a mapping that stands the same checks as a new one."""
         mount = mounted_at(Path(volume.mount_directory))
         if mount is None:
-            return False
+            return None
         mapping = self._mapper.find(volume.mapper_name)
         if mapping is None or mount.number != mapping.number:
             raise Refused(
                 "foreign-mount",
                 f"something else is mounted at {volume.mount_directory}; unmount it, or use a fresh VM",
             )
-        self._verify(volume, disk, mapping)
-        return True
+        return self._verify(volume, disk, mapping)
 
     def _clear_leftovers(self, volume: CloudVolume, disk: Disk) -> None:
         """Take down what an agent that was killed left open; refuse what belongs to another disk."""
@@ -186,29 +200,26 @@ class Volumes:
         key = fetch_key(self._hub, volume.key_id)
         with self._open_device(disk.path, writable=True, exclusive=True) as device:
             header = obtain_header(device, key, self._runner, self._clock)
-        mapping = self._open(volume, disk, header)
+        opened = self._open(volume, disk, header)
         if header.record.state is State.READY:
-            self._filesystems.check(mapping.path)
+            self._filesystems.check(opened.mapping.path)
         else:
-            self._filesystems.make(mapping.path)
+            self._filesystems.make(opened.mapping.path)
             header = self._record(disk, key, header, state=State.READY)
-        self._filesystems.mount(mapping.path, Path(volume.mount_directory))
-        self._finish(volume)
+        self._filesystems.mount(opened.mapping.path, Path(volume.mount_directory))
+        self._finish(volume, opened)
         if disk.size > header.record.minimum_size:
             self._record(disk, key, header, minimum_size=disk.size)
 
-    def _finish(self, volume: CloudVolume) -> None:
+    def _finish(self, volume: CloudVolume, opened: _OpenVolume) -> None:
         """What a mounted volume still needs; repeated for one that was mounted before, in case of a kill."""
-        shield = self._shields.find(volume.mapper_name)
-        mapping = self._mapper.find(volume.mapper_name)
-        if shield is not None and mapping is not None:
-            self._filesystems.grow(mapping.path, shield.size - shield.header.data_offset_bytes)
+        self._filesystems.grow(opened.mapping.path, opened.data_bytes)
         if volume.fs_group is not None:
             apply_fs_group(Path(volume.mount_directory), volume.fs_group)
 
-    def _open(self, volume: CloudVolume, disk: Disk, header: GenuineHeader) -> Mapping:
+    def _open(self, volume: CloudVolume, disk: Disk, header: GenuineHeader) -> _OpenVolume:
         """Open the volume through the data hub, from the checked header, and verify what came of it."""
-        shield = self._shields.build(volume.mapper_name, disk, header.image)
+        shield = self._shields.build(volume.mapper_name, disk, header.image, volume.key_id)
         link = STATE_ROOT / f"{volume.name}.link"
         link.unlink(missing_ok=True)
         try:
@@ -226,17 +237,22 @@ class Volumes:
                 "mapping-missing",
                 f"the data hub reported success, but there is no mapping {volume.mapper_name}",
             )
-        self._verify(volume, disk, mapping)
-        return mapping
+        return self._verify(volume, disk, mapping)
 
-    def _verify(self, volume: CloudVolume, disk: Disk, mapping: Mapping) -> None:
+    def _verify(self, volume: CloudVolume, disk: Disk, mapping: Mapping) -> _OpenVolume:
         """Require that ``mapping`` is the volume's header, by way of its shield, over this very disk."""
         shield = self._shields.find(volume.mapper_name)
         if shield is None or shield.disk_number != disk.number:
             raise _foreign(mapping.name, disk)
+        if shield.key_mark != key_mark(volume.key_id):
+            raise Refused(
+                "key-differs",
+                f"the volume is open with another key than {volume.key_id}; the pod's containers must agree",
+            )
         crypt_mapping.require_same(
             mapping, self._mapper.table(mapping.name), shield.header, shield.mapping.number, shield.size
         )
+        return _OpenVolume(mapping, shield)
 
     def _record(
         self,
@@ -256,6 +272,10 @@ class Volumes:
         directory = MOUNT_ROOT / name
         mapper_name = _MAPPER_PREFIX + name
         mapping = self._mapper.find(mapper_name)
+        if mapping is not None and self._shields.find(mapper_name) is None:
+            raise Refused(
+                "foreign-mapping", f"the mapping {mapper_name} was not opened by this agent; it stays open"
+            )
         mount = mounted_at(directory)
         if mount is not None:
             if mapping is None or mount.number != mapping.number:
@@ -264,6 +284,16 @@ class Volumes:
         if mapping is not None:
             self._mapper.remove(mapper_name)
         self._shields.remove(mapper_name)
+
+    def _close_all(self, names: Sequence[str]) -> list[Failure]:
+        failures = []
+        for name in reversed(names):
+            try:
+                with self._locked(name):
+                    self._close(name)
+            except AgentError as error:
+                failures.append(Failure(name, error))
+        return failures
 
     def _roll_back(self, volume: CloudVolume, cause: BaseException) -> None:
         try:
@@ -301,14 +331,16 @@ def _foreign(name: str, disk: Disk) -> Refused:
 
 def _in_parallel(
     action: Callable[[CloudVolume], bool], volumes: Sequence[CloudVolume]
-) -> list[bool | AgentError]:
-    """Run ``action`` on all volumes at once; an AgentError is an outcome, anything else is raised."""
+) -> list[bool | Failure]:
+    """Run ``action`` on all volumes at once; failing is an outcome, too."""
 
-    def outcome(volume: CloudVolume) -> bool | AgentError:
+    def outcome(volume: CloudVolume) -> bool | Failure:
         try:
             return action(volume)
         except AgentError as error:
-            return error
+            return Failure(volume.name, error)
+        except OSError as error:
+            return Failure(volume.name, Unavailable("system-error", str(error)))
 
     if not volumes:
         return []

@@ -138,7 +138,9 @@ def test_when_the_second_volume_fails_the_first_is_closed_again(
     assert blank.read_bytes() == bytes(32 * MIB)
 
     pod.mount_one("good").result()
-    pod.mount(both).refused("data-hub-failed", code=4)
+    again = pod.mount(both)
+    again.refused("data-hub-failed", code=4)
+    assert again.stderr.endswith("(vol-1)\n")
     assert pod.read_file() == PLAINTEXT * 1000
     assert [status["name"] for status in pod.status()] == ["vol-0"]
 
@@ -180,6 +182,22 @@ def test_what_others_put_in_the_place_of_a_volume_is_refused_and_left_alone(
         pod.sh(f"dmsetup remove {name}")
     pod.sh("losetup -d /dev/loop7")
     pod.mount_one("disk").result()
+
+
+def test_a_second_container_with_another_key_id_is_refused(pod: Pod, ready_copy: Path) -> None:
+    """The host changed key_id: what is mounted was not opened with that key."""
+    pod.attach(ready_copy, "disk")
+    pod.mount_one("disk").result()
+    pod.mount_one("disk", key_id=OTHER_KEY_ID).refused("key-differs")
+    assert pod.read_file() == PLAINTEXT * 1000
+
+
+def test_a_mapping_that_somebody_else_opened_is_not_closed(pod: Pod) -> None:
+    pod.sh("truncate -s 1M /run/other; losetup /dev/loop7 /run/other")
+    pod.sh("dmsetup create caa-vol-0 --table '0 2048 linear /dev/loop7 0'")
+    pod.unmount_all().refused("foreign-mapping")
+    assert pod.status() == [{"name": "vol-0", "mounted": False, "open": True, "shielded": False}]
+    pod.sh("dmsetup remove caa-vol-0; losetup -d /dev/loop7")
 
 
 @pytest.mark.parametrize("held_by", ["mount", "mapping"])

@@ -70,5 +70,5 @@ def mount_while_data_arrives(disk_id: str, key_id: str, source_id: str) -> str:
     try:
         volumes.mount([_volume(disk_id, key_id)])
     except VolumesFailed as failed:
-        return str(failed.errors[0])
+        return str(failed)
     raise AssertionError("the disk was taken for a new one")

@@ -75,11 +75,11 @@ class _Finder(DeviceFinder):
 
     def __init__(self, clock: Clock, disk: Disk) -> None:
         super().__init__(clock)
-        self._disk = disk
+        self._loop = disk
 
     def find(self, volume: CloudVolume) -> Disk:
         assert volume.index == 0
-        return self._disk
+        return self._loop
 
 
 def _volumes(steps: _Steps, disk: Disk) -> Volumes:
@@ -87,10 +87,6 @@ def _volumes(steps: _Steps, disk: Disk) -> Volumes:
         def write(self, offset: int, data: bytes) -> None:
             steps.next(f"write at {offset}")
             super().write(offset, data)
-
-        def flush(self) -> None:
-            steps.next("flush")
-            super().flush()
 
     clock = FakeClock()
     return Volumes(
