@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from agent.device_mapper import SECTOR_BYTES, DeviceMapper, Mapping, Target
 from agent.devices import Disk
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
 from agent.errors import Refused, Unavailable
-from agent.luks2 import newest_valid
+from agent.luks2 import HeaderError, newest_valid
 from agent.luks2_profile import FORMAT_1, AuditedHeader, audit
 
 #: Device-mapper UUIDs of shields: the mark of the key id, then the volume's mapper name.
@@ -87,8 +88,9 @@ class Shields:
             loop, disk = (target.arguments[0] for target in table)
             size = (table[1].start + table[1].length) * SECTOR_BYTES
             if loop in loops and table == _table(loop, disk, size):
-                header = _read_header(Path("/dev", loops[loop]))
-                return Shield(mapping, header, size, disk, uuid["mark"])
+                with suppress(HeaderError):
+                    header = _read_header(Path("/dev", loops[loop]))
+                    return Shield(mapping, header, size, disk, uuid["mark"])
         raise Refused(
             "foreign-mapping",
             f"the mapping {mapping.name} was not made by this agent; remove it, or use a fresh VM",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.disk_format import HEADER_AREA_BYTES
@@ -26,6 +27,7 @@ class PowerCutDisk:
         self.size = size
         self.medium = bytearray(area)
         self._pending: list[tuple[int, bytes]] = []
+        self.writes: list[tuple[int, bytes]] = []
         self.steps = 0
         self.cut_at: int | None = None
 
@@ -45,6 +47,7 @@ class PowerCutDisk:
         assert len(data) % 4096 == 0
         assert offset + len(data) <= HEADER_AREA_BYTES, "a write outside the header area"
         self._pending.append((offset, data))
+        self.writes.append((offset, data))
         self._step()
 
     def flush(self) -> None:
@@ -68,6 +71,19 @@ class PowerCutDisk:
         if self.steps == self.cut_at:
             raise PowerCutError
         self.steps += 1
+
+
+def areas_between_block_writes(before: bytes, writes: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """What stands on the medium after each single 4 KiB block of ``writes``, made in this order."""
+    area = bytearray(before)
+    yield before
+    for offset, data in writes:
+        for start in range(0, len(data), 4096):
+            place = slice(offset + start, offset + start + 4096)
+            block = data[start : start + 4096]
+            if area[place] != block:
+                area[place] = block
+                yield bytes(area)
 
 
 def key_opens(area: bytes, key: bytes, folder: Path) -> bool:

@@ -19,7 +19,7 @@ from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, RecordKey, State
 from agent.header_guard import GenuineHeader, Unformatted, decide, put_in_place, replace_header, update_record
 from agent.initialization import initialize, obtain_header
 from tests.unit.agent.fake_clock import FakeClock
-from tests.unit.agent.power_cut import PowerCutDisk, PowerCutError, key_opens
+from tests.unit.agent.power_cut import PowerCutDisk, PowerCutError, areas_between_block_writes, key_opens
 
 KEY = bytes(range(100, 132))
 NEW_KEY = bytes(range(200, 232))
@@ -174,6 +174,43 @@ def test_a_header_change_cut_anywhere_leaves_the_old_or_the_new_header_whole(
     assert key_opens(area, NEW_KEY, folder) == (found.image == rotated_image)
     change(disk)
     assert obtain(disk).image == rotated_image
+
+
+def test_at_no_block_of_a_header_change_is_there_anything_but_a_whole_header(
+    ready_area: bytes, rotated_image: bytes
+) -> None:
+    """Every single block, in order; the random cuts above lose blocks out of order."""
+    disk = PowerCutDisk(SIZE, ready_area)
+    now = obtain(disk)
+    record = replace(now.record, sequence=now.record.sequence + 1)
+    replace_header(disk, RecordKey(KEY), rotated_image, record, 1 - now.slot)
+    cuts = 0
+    seen = []
+    for area in areas_between_block_writes(ready_area, disk.writes):
+        found = decide(area, RecordKey(KEY), SIZE)
+        assert isinstance(found, GenuineHeader)
+        assert found.image in (now.image, rotated_image)
+        seen.append(found.image == rotated_image)
+        cuts += 1
+    assert cuts > 120, "a new keyslot changes many blocks, twice"
+    assert seen == sorted(seen), "once the new header is in force it stays so"
+    assert seen[-1]
+
+
+def test_at_no_block_of_an_initialization_is_there_anything_but_a_claim_or_a_whole_header() -> None:
+    disk = PowerCutDisk(SIZE)
+    header = initialize(disk, KEY, RUNNER)
+    found = [
+        decide(area, RecordKey(KEY), SIZE)
+        for area in areas_between_block_writes(bytes(HEADER_AREA_BYTES), disk.writes)
+    ]
+    whole = [isinstance(one, GenuineHeader) for one in found]
+    assert whole == sorted(whole)
+    first_whole = whole.index(True)
+    assert found[:2] == [Unformatted(claimed=False), Unformatted(claimed=True)]
+    assert set(found[1:first_whole]) == {Unformatted(claimed=True)}
+    assert {one.image for one in found if isinstance(one, GenuineHeader)} == {header.image}
+    assert len(found) > 500
 
 
 @settings(max_examples=60, deadline=None)
