@@ -5,7 +5,8 @@
 not the mount point itself: then an unmounted file system is an error at start, not an empty store.
 
 Without reflinks (XFS and Btrfs have them, ext4 does not) copying a disk that a virtual machine can write to
-is refused with InUseError, because such a copy would be of no point in time.
+is refused with InUseError, because such a copy would be of no point in time; and a copy that the deadline
+ends starts again on retry, so data that takes longer than a call to copy needs reflinks or a longer timeout.
 """
 
 from __future__ import annotations
