@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_what_stays_in_the_background_does_not_hold_an_answer_back(vm: PodVm) ->
     assert vm.check(["sh", "-c", "sleep 71 & echo started"], timeout=20) == b"started\n"
     assert b"sleep 71" in vm.check(["ps", "ax"])
     vm.check(["pkill", "-f", "sleep 71"])
+
+
+def test_jobs_run_side_by_side(vm: PodVm) -> None:
+    vm.check(["mkfifo", "/run/fifo"])
+    with ThreadPoolExecutor() as threads:
+        reader = threads.submit(vm.check, ["cat", "/run/fifo"], timeout=20)
+        vm.check(["sh", "-c", "echo met >/run/fifo"], timeout=20)
+        assert reader.result() == b"met\n"
 
 
 def test_calls_functions_of_the_checkout(vm: PodVm) -> None:

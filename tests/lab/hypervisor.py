@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -84,14 +83,10 @@ def _ignore_libvirt_error(_context: object, _error: object) -> None:
 class Hypervisor:
     """A context manager that runs libvirtd and boots guests.
 
-    Args:
-        hidden: host folders that guests must not see, beside the temporary ones.
-
     Disk images must be on a filesystem that was mounted when the hypervisor started.
     """
 
-    def __init__(self, *, hidden: Sequence[Path] = ()) -> None:
-        self._hidden = [*_HIDDEN, *(str(folder.resolve()) for folder in hidden)]
+    def __init__(self) -> None:
         self._vms: list[PodVm] = []
 
     def __enter__(self) -> Hypervisor:
@@ -129,7 +124,7 @@ class Hypervisor:
                 [
                     *unshare,
                     *("sh", "-c", _SUPERVISOR, "supervisor", self.state),
-                    *(*self._hidden, "--", *sorted(visible)),
+                    *(*_HIDDEN, "--", *sorted(visible)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=supervisor_log,
