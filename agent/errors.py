@@ -9,12 +9,13 @@ class AgentError(Exception):
     """Base of everything the agent reports.
 
     ``rule`` is a stable lower-case identifier (``header-not-authenticated``), documented in
-    ``docs/troubleshooting.md``.
+    ``docs/troubleshooting.md``. ``message`` is the text without it.
     """
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"[{rule}] {message}")
         self.rule = rule
+        self.message = message
 
 
 class Refused(AgentError):

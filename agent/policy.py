@@ -1,0 +1,179 @@
+"""The volume policy: what the owner of the workload allows, in place of believing the host.
+
+A policy is measured (initdata, or the image) or released by the key broker, so the host can't choose it. It
+names the places in the container where volumes belong, and what each volume must be. Without one, the
+built-in default holds: every volume is encrypted, and nothing that this agent did not make is believed.
+How it is written: ``agent/policy_schema.py`` and ``docs/policy.md``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from agent.annotation import CloudVolume
+from agent.errors import Refused
+
+_SHOWN: Final = 100
+_MAX_NAMED: Final = 5
+
+#: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
+_KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
+
+
+class Encryption(StrEnum):
+    """What a volume must be. The words are the schema's."""
+
+    LUKS2 = "luks2"
+    NONE = "none"
+
+
+class Format(StrEnum):
+    """Whether a blank disk may become a volume. The words are the schema's."""
+
+    NEVER = "never"
+    IF_BLANK = "if-blank"
+
+
+@dataclass(frozen=True)
+class VolumeRules:
+    """What one volume must be, and what may be done with it. The defaults are the built-in policy's."""
+
+    encryption: Encryption = Encryption.LUKS2
+    key_id: str | None = None
+    """The KBS path of the key; None: the one that the annotation names."""
+    previous_key_id: str | None = None
+    """Where the key before the last rotation is."""
+    minimum_size: int = 0
+    """Bytes that the disk has at least."""
+    luks_uuid: str | None = None
+    """None: any."""
+    format: Format = Format.IF_BLANK
+    adopt: bool = False
+    """Whether a LUKS2 header without a record of ours is believed, if the key opens it."""
+    read_only: bool = False
+    fs_group: int | None = None
+    """The group that owns the volume's root; None: the one of the annotation, if any."""
+    discard: bool = False
+    """Whether freed blocks are told to the host."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules by mount destination.
+
+    ``volumes`` is None in the built-in default, which applies to each volume of the annotation. A policy
+    that was found must name everything that the annotation brings.
+    """
+
+    volumes: Mapping[str, VolumeRules] | None
+
+
+DEFAULT_POLICY: Final = Policy(None)
+
+
+@dataclass(frozen=True)
+class ContainerMount:
+    """One entry of the OCI ``mounts``, as the host wrote it."""
+
+    destination: str
+    source: str
+
+
+def rules_for(policy: Policy, volumes: Sequence[CloudVolume]) -> dict[str, VolumeRules]:
+    """The rules that the mount of each volume must enforce, by the volume's name.
+
+    What the annotation alone can break is checked here; what needs the disk is left to the mount.
+
+    Raises:
+        Refused: ``policy-destination`` (the policy does not name the volume's mount point),
+            ``encryption-required``, ``encryption-unexpected`` or ``policy-key``, naming the volume.
+    """
+    return {volume.name: _rules(policy, volume) for volume in volumes}
+
+
+def refuse_uncovered(policy: Policy, mounts: Iterable[ContainerMount], covered: Collection[str]) -> None:
+    """Refuse a container that would write a volume's data to a place that is no volume.
+
+    ``covered`` holds the destinations at which a mounted volume takes the place of the host's entry.
+
+    Raises:
+        Refused: ``volume-not-covered``: an entry has a destination that the policy names, or the source of a
+            CSI volume or a subpath, and no volume covers it.
+    """
+    places = {_normalized(destination) for destination in covered}
+    named = {_normalized(destination) for destination in policy.volumes or ()}
+    for mount in mounts:
+        destination = _normalized(mount.destination)
+        if destination in places:
+            continue
+        if destination in named:
+            raise Refused(
+                "volume-not-covered",
+                f"the policy names a volume at {_shown(destination)}, but the host brought none for it: what "
+                "the container writes there would be lost; check that the disk is attached and that "
+                "cloud-api-adaptor sends the cloud_volumes annotation",
+            )
+        source = _normalized(mount.source)
+        folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
+        if folder is not None:
+            raise Refused(
+                "volume-not-covered",
+                f"{_shown(destination)} is bound to {_shown(source)}, under {folder.strip('/')}, but no "
+                "volume was mounted for it: what the container writes there would be lost; use an encrypted "
+                "volume without subPath",
+            )
+
+
+def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
+    if policy.volumes is None:
+        rules: VolumeRules | None = VolumeRules()
+    else:
+        rules = policy.volumes.get(volume.mount_point)
+    if rules is None:
+        raise Refused(
+            "policy-destination",
+            f"the policy does not name {_shown(volume.mount_point)}, where {volume.name} is to be mounted; "
+            f"it names {_listed(policy.volumes or ())}",
+        )
+    encrypted = bool(volume.encrypt_type)
+    if rules.encryption is Encryption.NONE and encrypted:
+        raise Refused(
+            "encryption-unexpected",
+            f"{volume.name} comes as an encrypted volume, but the policy says that what is mounted at "
+            f"{_shown(volume.mount_point)} is not; remove encrypt-type from its StorageClass, or change "
+            "the policy",
+        )
+    if rules.encryption is Encryption.LUKS2 and not encrypted:
+        raise Refused(
+            "encryption-required",
+            f"{volume.name} comes without encrypt_type and key_id; only encrypted volumes are mounted at "
+            f"{_shown(volume.mount_point)}: set encrypt-type and kbs-key-id in its StorageClass",
+        )
+    if encrypted and rules.key_id is not None and volume.key_id != rules.key_id:
+        raise Refused(
+            "policy-key",
+            f"{volume.name} comes with the key {volume.key_id}, but the policy says that the key of "
+            f"{_shown(volume.mount_point)} is {rules.key_id}",
+        )
+    return rules
+
+
+def _normalized(path: str) -> str:
+    """``path`` as the kernel reads it, so that no spelling of the host's slips through."""
+    # normpath keeps a double slash at the beginning, which POSIX lets systems interpret; Linux does not.
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
+
+
+def _shown(value: str) -> str:
+    """Printable and short: host input that goes into messages."""
+    return ascii(value)[1:-1] if len(value) <= _SHOWN else ascii(value[:_SHOWN])[1:-1] + "..."
+
+
+def _listed(destinations: Collection[str]) -> str:
+    shown = [_shown(destination) for destination in sorted(destinations)[:_MAX_NAMED]]
+    more = len(destinations) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
