@@ -50,17 +50,17 @@ $b mount -t devtmpfs devtmpfs /dev
 while read -r module options; do $b insmod "/modules/$module" $options; done </modules/order
 $b mount -t virtiofs -o ro "$root_tag" /lower
 $b mount -t tmpfs -o mode=755 tmpfs /upper
-$b mkdir /upper/data /upper/work
-$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root
-for place in proc sys dev; do $b mount --move "/$place" "/root/$place"; done
-$b mount -t tmpfs -o mode=755 tmpfs /root/run
-$b mkdir -p /root/dev/shm /root/dev/pts
-$b mount -t tmpfs tmpfs /root/dev/shm
-$b mount -t devpts devpts /root/dev/pts
+$b mkdir /upper/data /upper/scratch
+$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/scratch overlay /system
+for place in proc sys dev; do $b mount --move "/$place" "/system/$place"; done
+$b mount -t tmpfs -o mode=755 tmpfs /system/run
+$b mkdir -p /system/dev/shm /system/dev/pts
+$b mount -t tmpfs tmpfs /system/dev/shm
+$b mount -t devpts devpts /system/dev/pts
 $b ip link set lo up
 export HOME=/root LANG=C.UTF-8 PATH="$search_path" DM_DISABLE_UDEV=1 PYTHONDONTWRITEBYTECODE=1
 # The shell stays process 1 and reaps orphans.
-exec $b switch_root /root /bin/sh -c "cd $checkout; $python -S -m tests.lab.guest_server; echo server ended"
+exec $b switch_root /system /bin/sh -c "cd $checkout; $python -S -m tests.lab.guest_server; echo server ended"
 """
 
 
@@ -138,7 +138,7 @@ def build_initramfs() -> bytes:
         "search_path": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
     }
     archive = _Archive()
-    for folder in ("bin", "dev", "lower", "modules", "proc", "root", "sys", "upper"):
+    for folder in ("bin", "dev", "lower", "modules", "proc", "sys", "system", "upper"):
         archive.add(folder, stat.S_IFDIR | 0o755)
     archive.add("bin/busybox", stat.S_IFREG | 0o755, Path(busybox).read_bytes())
     archive.add("init", stat.S_IFREG | 0o755, _INIT.encode())
