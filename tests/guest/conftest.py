@@ -73,7 +73,8 @@ def shared_pod(hypervisor: Hypervisor, tmp_path_factory: pytest.TempPathFactory)
     kbs = Kbs(tmp_path_factory.mktemp("kbs"))
     kbs.put(KEY_ID, KEY)
     kbs.put(OTHER_KEY_ID, OTHER_KEY)
-    running = hypervisor.boot(f"vm-{next(_names)}")
+    # Two processors: tests let several things happen at once in it.
+    running = hypervisor.boot(f"vm-{next(_names)}", vcpus=2)
     yield Pod(running, kbs)
     running.destroy()
 

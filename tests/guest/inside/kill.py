@@ -18,7 +18,6 @@ from agent.volumes import Volumes
 from tests.unit.agent.fake_clock import FakeClock
 
 _SIZE = 32 * 2**20
-_BACKING = Path("/run/kill-disk.raw")
 _CONTENT = b"what the workload wrote" * 100
 
 
@@ -78,7 +77,7 @@ class _Finder(DeviceFinder):
         self._loop = disk
 
     def find(self, volume: CloudVolume) -> Disk:
-        assert volume.index == 0
+        assert volume.disk_id == "disk"
         return self._loop
 
 
@@ -117,35 +116,40 @@ def _run(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
-def _blank_disk() -> Disk:
-    _BACKING.unlink(missing_ok=True)
-    with _BACKING.open("xb") as file:
+def _blank_disk(index: int) -> Disk:
+    backing = Path(f"/run/kill-disk-{index}.raw")
+    backing.unlink(missing_ok=True)
+    with backing.open("xb") as file:
         file.truncate(_SIZE)
-    loop = _run("losetup", "--find", "--show", str(_BACKING)).strip()
+    loop = _run("losetup", "--find", "--show", str(backing)).strip()
     number = Path("/sys/block", Path(loop).name, "dev").read_text().strip()
     return Disk(Path(loop), number, _SIZE)
 
 
-def _volume(key_id: str) -> CloudVolume:
-    return CloudVolume(0, "/data", "ext4", None, "disk", None, "luks2", key_id)
+def _volume(index: int, key_id: str) -> CloudVolume:
+    return CloudVolume(index, "/data", "ext4", None, "disk", None, "luks2", key_id)
+
+
+def _nothing_left(volumes: Volumes, volume: CloudVolume) -> bool:
+    return all(status.name != volume.name for status in volumes.status())
 
 
 def steps_of_a_first_mount(key_id: str) -> list[str]:
     """What an undisturbed mount of a new disk does, in order."""
-    disk, steps = _blank_disk(), _Steps(None)
+    disk, steps = _blank_disk(0), _Steps(None)
     volumes = _volumes(steps, disk)
-    volumes.mount([_volume(key_id)])
+    volumes.mount([_volume(0, key_id)])
     taken = list(steps.taken)
     volumes.unmount(["vol-0"])
     _run("losetup", "-d", str(disk.path))
     return taken
 
 
-def kill_first_mounts(key_id: str, steps: int) -> None:
-    """Die before each of the steps of mounting a new disk; the next run must get it mounted."""
-    volume = _volume(key_id)
-    for step in range(steps):
-        disk = _blank_disk()
+def kill_first_mounts(index: int, key_id: str, steps: list[int]) -> None:
+    """Die before each of ``steps`` of mounting a new disk; the next run must get it mounted."""
+    volume = _volume(index, key_id)
+    for step in steps:
+        disk = _blank_disk(index)
 
         def mount(step: int = step, disk: Disk = disk) -> None:
             _volumes(_Steps(step), disk).mount([volume])
@@ -154,41 +158,37 @@ def kill_first_mounts(key_id: str, steps: int) -> None:
         volumes = _volumes(_Steps(None), disk)
         volumes.mount([volume])
         Path(volume.mount_directory, "file").write_bytes(_CONTENT)
-        volumes.unmount(["vol-0"])
-        assert volumes.status() == [], f"something is left after a kill before step {step}"
+        volumes.unmount([volume.name])
+        assert _nothing_left(volumes, volume), f"something is left after a kill before step {step}"
         _run("losetup", "-d", str(disk.path))
 
 
-def kill_later_mounts_and_unmounts(key_id: str) -> list[int]:
-    """Die before each step of mounting a volume with data, then of unmounting; how many steps these are."""
-    volume = _volume(key_id)
+def kill_later_runs(index: int, key_id: str, *, unmounting: bool) -> int:
+    """Die before each step of mounting, or of unmounting, a volume with data; how many steps these are."""
+    volume = _volume(index, key_id)
     file = Path(volume.mount_directory, "file")
-    disk = _blank_disk()
+    disk = _blank_disk(index)
     _volumes(_Steps(None), disk).mount([volume])
     file.write_bytes(_CONTENT)
-    _volumes(_Steps(None), disk).unmount(["vol-0"])
-    counts = []
-    for unmounting in (False, True):
-        step = 0
-        while True:
+    _volumes(_Steps(None), disk).unmount([volume.name])
+    step = 0
+    while True:
 
-            def run(step: int = step, unmounting: bool = unmounting) -> None:
-                volumes = _volumes(_Steps(None if unmounting else step), disk)
-                volumes.mount([volume])
-                if unmounting:
-                    _volumes(_Steps(step), disk).unmount(["vol-0"])
+        def run(step: int = step) -> None:
+            _volumes(_Steps(None if unmounting else step), disk).mount([volume])
+            if unmounting:
+                _volumes(_Steps(step), disk).unmount([volume.name])
 
-            killed = _killed(run)
-            steps = _Steps(None)
-            volumes = _volumes(steps, disk)
-            volumes.mount([volume])
-            assert file.read_bytes() == _CONTENT, f"data lost after a kill before step {step}"
-            assert "mkfs.ext4 -q" not in steps.taken
-            volumes.unmount(["vol-0"])
-            assert volumes.status() == [], f"something is left after a kill before step {step}"
-            if not killed:
-                break
-            step += 1
-        counts.append(step)
+        killed = _killed(run)
+        steps = _Steps(None)
+        volumes = _volumes(steps, disk)
+        volumes.mount([volume])
+        assert file.read_bytes() == _CONTENT, f"data lost after a kill before step {step}"
+        assert "mkfs.ext4 -q" not in steps.taken
+        volumes.unmount([volume.name])
+        assert _nothing_left(volumes, volume), f"something is left after a kill before step {step}"
+        if not killed:
+            break
+        step += 1
     _run("losetup", "-d", str(disk.path))
-    return counts
+    return step
