@@ -1,4 +1,4 @@
-"""``confidential-csi``: roles of the driver. Flags and environment variables: ``docs/flags.md``."""
+"""``confidential-csi``: roles of the driver, and tools (flags and variables: ``docs/flags.md``)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from importlib import import_module
 
 import click
 
-#: Role to the module that defines its command under the same name; only the one that runs is imported, so
-#: that the node role loads no provider.
-_ROLES = {"controller": "cli.controller", "node": "cli.node"}
+#: Command to the module that defines it under the same name; only the one that runs is imported, so that the
+#: node role loads no provider.
+_COMMANDS = {"controller": "cli.controller", "node": "cli.node", "policy": "cli.policy"}
 
 
-class _Roles(click.Group):
+class _Commands(click.Group):
     def list_commands(self, _context: click.Context) -> list[str]:
-        return sorted(_ROLES)
+        return sorted(_COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        if name not in _ROLES:
+        if name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(_ROLES[name]), name)
+        command: click.Command = getattr(import_module(_COMMANDS[name]), name)
         return command
 
 
-@click.group(cls=_Roles, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="confidential-csi")
 def main() -> None:
     """Encrypted volumes for confidential containers (peer pods)."""

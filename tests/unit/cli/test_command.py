@@ -87,7 +87,7 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
             assert f"`{option.default}`".replace(".0`", "`") in line
 
 
-def test_the_roles_are_listed_and_others_refused() -> None:
+def test_the_commands_are_listed_and_others_refused() -> None:
     context = click.Context(main)
-    assert main.list_commands(context) == ["controller", "node"]
+    assert main.list_commands(context) == ["controller", "node", "policy"]
     assert main.get_command(context, "nothing") is None

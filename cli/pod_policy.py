@@ -1,0 +1,219 @@
+"""From a pod's manifest to the volume policy that fits it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from agent.errors import Refused
+from agent.keys import key_uri
+from agent.mount_point import checked_mount_point
+
+DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
+_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+_QUANTITY: Final = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?", re.ASCII)
+_UNITS: Final = {
+    **{unit: 1 << 10 * power for power, unit in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))},
+    **{unit: 1000**power for power, unit in enumerate(("k", "M", "G", "T", "P"), 1)},
+}
+
+Manifest = Mapping[str, Any]
+
+
+class CannotWrite(Exception):
+    """There is no policy that fits the manifest. Says why."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The policy file, and what its author still has to look at."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Mount:
+    destination: str
+    volume: str
+    read_only: bool
+
+
+@dataclass
+class _Cluster:
+    """The manifests given, by kind."""
+
+    documents: Sequence[Manifest]
+    notes: list[str] = field(default_factory=list)
+
+    def find(self, kind: str, name: object, namespace: str | None = None) -> Manifest | None:
+        for one in self.documents:
+            metadata = one.get("metadata") or {}
+            if (one.get("kind"), metadata.get("name")) == (kind, name) and (
+                namespace is None or metadata.get("namespace", "default") == namespace
+            ):
+                return one
+        return None
+
+    def storage_class(self, claim: Manifest) -> Manifest | None:
+        """The StorageClass of a claim's spec; without a name, the one that is marked as default."""
+        name = claim.get("storageClassName")
+        if name is not None:
+            return self.find("StorageClass", name)
+        for one in self.documents:
+            annotations = (one.get("metadata") or {}).get("annotations") or {}
+            if one.get("kind") == "StorageClass" and annotations.get(_DEFAULT_CLASS) == "true":
+                return one
+        return None
+
+
+def write_policy(pod_file: Sequence[Manifest], documents: Sequence[Manifest]) -> Written:
+    """The policy for the one pod, or pod template, of ``pod_file``; ``documents`` are all manifests given.
+
+    Raises:
+        CannotWrite: there is no pod, or it uses its volumes in a way that a policy can't express.
+    """
+    workload, pod = _pod(pod_file)
+    cluster = _Cluster(documents)
+    namespace = (workload.get("metadata") or {}).get("namespace", "default")
+    claims = _claims(workload, pod, cluster, namespace)
+    group = (pod.get("securityContext") or {}).get("fsGroup")
+    tables = [
+        table
+        for mount in _mounts(pod, claims)
+        if (table := _table(mount, claims[mount.volume], cluster, group)) is not None
+    ]
+    name = (workload.get("metadata") or {}).get("name", "")
+    head = f"# Volumes of {workload.get('kind')} {json.dumps(name)} in namespace {json.dumps(namespace)}.\n"
+    text = head + "version = 1\n\n" + ("\n".join(tables) or "[volumes]\n")
+    return Written(text, tuple(cluster.notes))
+
+
+def _pod(documents: Sequence[Manifest]) -> tuple[Manifest, Manifest]:
+    """The workload's manifest and the pod's spec."""
+    found = []
+    for one in documents:
+        spec = one.get("spec") or {}
+        if one.get("kind") == "Pod":
+            found.append((one, spec))
+        elif isinstance(spec.get("template"), dict):
+            found.append((one, spec["template"].get("spec") or {}))
+    if len(found) != 1:
+        raise CannotWrite(f"the file holds {len(found)} pods and pod templates; expected one")
+    return found[0]
+
+
+def _claims(
+    workload: Manifest, pod: Manifest, cluster: _Cluster, namespace: str
+) -> dict[str, tuple[str, Manifest | None]]:
+    """The pod's volumes that are claims: name in the pod to the claim's name and spec, if known."""
+    claims: dict[str, tuple[str, Manifest | None]] = {}
+    for template in (workload.get("spec") or {}).get("volumeClaimTemplates") or ():
+        name = template["metadata"]["name"]
+        claims[name] = (name, template.get("spec"))
+    for volume in pod.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            name = volume["persistentVolumeClaim"]["claimName"]
+            claim = cluster.find("PersistentVolumeClaim", name, namespace)
+            claims[volume["name"]] = (name, None if claim is None else claim.get("spec"))
+        elif "ephemeral" in volume:
+            claims[volume["name"]] = (volume["name"], volume["ephemeral"]["volumeClaimTemplate"]["spec"])
+    return claims
+
+
+def _mounts(pod: Manifest, claims: Mapping[str, object]) -> list[_Mount]:
+    """One for each destination of a claim."""
+    read_only = {
+        volume["name"]
+        for volume in pod.get("volumes") or ()
+        if (volume.get("persistentVolumeClaim") or {}).get("readOnly")
+    }
+    mounts: dict[str, _Mount] = {}
+    for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
+        for device in container.get("volumeDevices") or ():
+            raise CannotWrite(f"volume {device['name']} is a raw block device; the guest mounts file systems")
+        for entry in container.get("volumeMounts") or ():
+            if entry["name"] not in claims:
+                continue
+            if entry.get("subPath") or entry.get("subPathExpr"):
+                raise CannotWrite(
+                    f"volume {entry['name']} is mounted with a subPath, which the guest refuses; "
+                    "mount the whole volume"
+                )
+            try:
+                destination = checked_mount_point(entry["mountPath"], f"volume {entry['name']}")
+            except Refused as refused:
+                raise CannotWrite(str(refused)) from None
+            only_read = entry.get("readOnly") is True or entry["name"] in read_only
+            mount = _Mount(destination, entry["name"], only_read)
+            other = mounts.setdefault(destination, mount)
+            if other.volume != mount.volume:
+                raise CannotWrite(f"two containers mount different volumes at {destination}; use other paths")
+            # A container that writes decides.
+            mounts[destination] = replace(mount, read_only=mount.read_only and other.read_only)
+    return list(mounts.values())
+
+
+def _table(
+    mount: _Mount, claim: tuple[str, Manifest | None], cluster: _Cluster, group: int | None
+) -> str | None:
+    name, spec = claim
+    if spec is None:
+        storage_class = None
+        cluster.notes.append(
+            f"give the YAML of the claim {name} and its StorageClass too, or fill in the key"
+        )
+    else:
+        storage_class = cluster.storage_class(spec)
+        if storage_class is None:
+            cluster.notes.append(f"give the YAML of the claim {name}'s StorageClass too, or fill in the key")
+    if storage_class is not None and storage_class.get("provisioner") != DRIVER:
+        cluster.notes.append(f"{mount.destination} is left out: {name} belongs to another driver")
+        return None
+    lines = [
+        f"[volumes.{_quoted(mount.destination)}]",
+        'encryption = "luks2"',
+        _key_line(mount, storage_class),
+    ]
+    size = None if spec is None else _size(spec)
+    if size is not None:
+        lines.append(f"minimum-size = {size}")
+    if mount.read_only:
+        lines.append("read-only = true")
+    else:
+        lines.append('format = "if-blank"')
+        if group is not None:
+            lines.append(f"fs-group = {group}")
+    return "\n".join(lines) + "\n"
+
+
+def _key_line(mount: _Mount, storage_class: Manifest | None) -> str:
+    if storage_class is None:
+        return '# key = "repository/type/tag"'
+    parameters = storage_class.get("parameters") or {}
+    name = storage_class["metadata"]["name"]
+    if not parameters.get("encrypt-type"):
+        raise CannotWrite(
+            f"StorageClass {name} of {mount.destination} does not encrypt (no encrypt-type); if that is "
+            'meant, write the entry yourself, with encryption = "none"'
+        )
+    key_id = str(parameters.get("kbs-key-id", ""))
+    try:
+        key_uri(key_id)
+    except Refused as refused:
+        raise CannotWrite(f"kbs-key-id of StorageClass {name}: {refused}") from None
+    return f"key = {_quoted(key_id)}"
+
+
+def _size(claim: Manifest) -> int | None:
+    request = ((claim.get("resources") or {}).get("requests") or {}).get("storage")
+    match = _QUANTITY.fullmatch(str(request))
+    return int(match[1]) * _UNITS[match[2] or ""] if match and int(match[1]) else None
+
+
+def _quoted(value: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's, and the values hold printable characters only."""
+    return json.dumps(value)

@@ -1,0 +1,225 @@
+"""``confidential-csi policy``: what it says of a policy, and the policies it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from agent.policy import Policy, VolumeRules
+from agent.policy_schema import parse_policy
+from cli.main import main
+from cli.pod_policy import DRIVER
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+KEY_ID = "default/volume-key/x"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["policy", *map(str, arguments)])
+
+
+def storage_class(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "StorageClass",
+        "metadata": {"name": "fast"},
+        "provisioner": DRIVER,
+        "parameters": {"encrypt-type": "luks2", "kbs-key-id": KEY_ID},
+        **changes,
+    }
+
+
+def claim(name: str = "c", size: str = "1Gi", **spec: Any) -> dict[str, Any]:
+    requests = {"resources": {"requests": {"storage": size}}}
+    return {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"storageClassName": "fast", **requests, **spec},
+    }
+
+
+def pod(*mounts: dict[str, Any], claims: tuple[str, ...] = ("c",), **spec: Any) -> dict[str, Any]:
+    """A pod with one container for each mount."""
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+    containers = [{"name": str(number), "volumeMounts": [one]} for number, one in enumerate(mounts)]
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"volumes": volumes, "containers": containers, **spec},
+    }
+
+
+def mount(path: str = "/data", name: str = "c", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "mountPath": path, **changes}
+
+
+class Writer:
+    """Runs ``policy for`` on manifests."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, workload: dict[str, Any], *more: dict[str, Any]) -> Result:
+        first, second = self._folder / "pod.yaml", self._folder / "more.yaml"
+        first.write_text(yaml.safe_dump(workload))
+        second.write_text(yaml.safe_dump_all(more))
+        return run("for", first, second)
+
+    def rules(self, workload: dict[str, Any], *more: dict[str, Any]) -> dict[str, VolumeRules]:
+        result = self.run(workload, *(more or (claim(), storage_class())))
+        assert result.exit_code == 0, result.output
+        policy = parse_policy(result.stdout)
+        assert isinstance(policy, Policy)
+        return dict(policy.volumes or {})
+
+    def error(self, workload: dict[str, Any], *more: dict[str, Any]) -> str:
+        result = self.run(workload, *(more or (claim(), storage_class())))
+        assert result.exit_code == 1
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert result.stdout == ""
+        return result.stderr
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
+
+
+def test_the_example_is_explained() -> None:
+    result = run("check", EXAMPLES / "volumes.toml")
+    assert result.exit_code == 0
+    for words in ("/data:", "LUKS2", "default/volume-key/ledger", "67108864 bytes", "group 2000"):
+        assert words in result.output
+
+
+def test_every_rule_is_explained_and_the_dangerous_ones_stand_out(tmp_path: Path) -> None:
+    file = tmp_path / "volumes.toml"
+    file.write_text(
+        'version = 1\n[volumes."/a"]\nkey = "a/b/c"\nprevious-key = "a/b/old"\nformat = "never"\n'
+        'adopt = true\nuuid = "0a1b2c3d-0123-4567-89ab-0123456789ab"\ndiscard = true\n[volumes."/b"]\n'
+        'encryption = "none"\nread-only = true\n[volumes."/c"]\nkey = "a/b/d"\n'
+    )
+    output = run("check", file).output
+    for words in ("NOT ENCRYPTED", "ADOPTED", "a/b/old", "0a1b2c3d", "never formatted", "freed blocks"):
+        assert words in output
+    assert "read-only" in output
+    assert "a blank disk is formatted" in output
+
+
+def test_a_policy_without_volumes_and_a_reference_are_explained(tmp_path: Path) -> None:
+    file = tmp_path / "volumes.toml"
+    file.write_text("version = 1\n[volumes]\n")
+    assert "no volume is mounted at all" in run("check", file).output
+    file.write_text('version = 1\npolicy-resource = "a/b/c"\n')
+    assert "a/b/c" in run("check", file).output
+
+
+def test_a_policy_that_the_guest_would_refuse_fails(tmp_path: Path) -> None:
+    file = tmp_path / "volumes.toml"
+    file.write_text('version = 1\n[volumes."/a"]\nkye = "a/b/c"\n')
+    result = run("check", file)
+    assert result.exit_code == 1
+    assert "[policy-invalid]" in result.stderr
+    assert "did you mean key" in result.stderr
+    assert run("check", tmp_path / "missing").exit_code == 2
+
+
+def test_the_examples_fit_each_other() -> None:
+    """What is written for the example pod allows what the example policy allows."""
+    result = run("for", *(EXAMPLES / name for name in ("pod.yaml", "pvc.yaml", "storageclass.yaml")))
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert parse_policy(result.stdout) == parse_policy((EXAMPLES / "volumes.toml").read_bytes())
+
+
+def test_key_and_size_come_from_the_class_and_the_claim(writer: Writer) -> None:
+    assert writer.rules(pod(mount())) == {"/data": VolumeRules(key_id=KEY_ID, minimum_size=1 << 30)}
+    small = writer.rules(pod(mount()), claim(size="10G"), storage_class())
+    assert small["/data"].minimum_size == 10_000_000_000
+
+
+def test_the_default_class_is_found_by_its_mark(writer: Writer) -> None:
+    """Field case K3: a claim without a class."""
+    marked = storage_class(
+        metadata={"name": "x", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    )
+    unnamed = claim()
+    del unnamed["spec"]["storageClassName"]
+    assert writer.rules(pod(mount()), unnamed, marked)["/data"].key_id == KEY_ID
+
+
+def test_without_the_class_the_key_is_left_to_the_author(writer: Writer) -> None:
+    result = writer.run(pod(mount()))
+    assert result.exit_code == 0
+    assert "Note:" in result.stderr
+    assert "# key =" in result.stdout, "a made-up key would be a policy for another volume"
+
+
+def test_a_class_that_does_not_encrypt_is_not_written_down_as_meant(writer: Writer) -> None:
+    """Field case L3."""
+    assert "does not encrypt" in writer.error(pod(mount()), claim(), storage_class(parameters={}))
+    bad = storage_class(parameters={"encrypt-type": "luks2", "kbs-key-id": "kbs:///a/b/c"})
+    assert "scheme" in writer.error(pod(mount()), claim(), bad)
+
+
+def test_claims_of_other_drivers_are_left_out(writer: Writer) -> None:
+    assert writer.rules(pod(mount()), claim(), storage_class(provisioner="other")) == {}
+
+
+def test_one_claim_at_two_paths_and_in_two_containers(writer: Writer) -> None:
+    rules = writer.rules(pod(mount("/a"), mount("/a/"), mount("/b")))
+    assert set(rules) == {"/a", "/b"}
+
+
+def test_read_only_holds_only_if_no_container_writes(writer: Writer) -> None:
+    assert writer.rules(pod(mount(readOnly=True)))["/data"].read_only
+    assert not writer.rules(pod(mount(readOnly=True), mount()))["/data"].read_only
+    assert not writer.rules(pod(mount(), mount(readOnly=True)))["/data"].read_only
+
+
+def test_the_group_is_the_pods(writer: Writer) -> None:
+    assert writer.rules(pod(mount(), securityContext={"fsGroup": 7}))["/data"].fs_group == 7
+
+
+def test_templates_of_a_stateful_set_and_ephemeral_volumes(writer: Writer) -> None:
+    """Field case K3."""
+    template = pod(mount(name="t"), claims=())
+    template["spec"]["containers"][0]["volumeMounts"].append(mount("/e", "e"))
+    template["spec"]["volumes"] = [{"name": "e", "ephemeral": {"volumeClaimTemplate": claim()}}]
+    workload = {
+        "kind": "StatefulSet",
+        "metadata": {"name": "s"},
+        "spec": {"template": template, "volumeClaimTemplates": [claim("t")]},
+    }
+    rules = writer.rules(workload, storage_class())
+    assert rules == dict.fromkeys(("/data", "/e"), VolumeRules(key_id=KEY_ID, minimum_size=1 << 30))
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        (pod(mount(subPath="x")), "subPath"),
+        (pod(mount("/run/x")), "/run"),
+        (pod(mount(), mount(name="d"), claims=("c", "d")), "different volumes"),
+        (pod({"name": "c"}), "mountPath"),
+        ({"kind": "Service"}, "0 pods"),
+        ({"kind": "Pod", "spec": {"containers": ["x"]}}, "Kubernetes"),
+        (
+            {"kind": "Pod", "spec": {"containers": [{"volumeDevices": [{"name": "c", "devicePath": "/x"}]}]}},
+            "block device",
+        ),
+    ],
+)
+def test_what_no_policy_fits_is_an_error(writer: Writer, workload: dict[str, Any], words: str) -> None:
+    assert words in writer.error(workload)
+
+
+def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("a: [")
+    result = run("for", file)
+    assert result.exit_code == 1
+    assert "not YAML" in result.stderr
