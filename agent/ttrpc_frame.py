@@ -19,11 +19,11 @@ from typing import Final
 MAX_DATA: Final = 4 << 20
 """Bytes of data that a frame may carry."""
 
-FLAG_REMOTE_OPEN: Final = 0x2
-"""On a request: the client will send more data, so this is not a unary call."""
+STREAM_FLAGS: Final = 0x7
+"""Remote closed, remote open, no data: on a request, any of them says that this is not a unary call."""
 
-_HEADER: Final = struct.Struct(">IIBB")
-_MAX_DISCARDED: Final = 16 << 20
+HEADER: Final = struct.Struct(">IIBB")
+MAX_DISCARDED: Final = 16 << 20
 """The protocol reserves the first byte of a frame as zero; a length that sets it is no ttrpc."""
 _CHUNK: Final = 256 << 10
 
@@ -42,9 +42,12 @@ class Code(enum.IntEnum):
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
     INTERNAL = 13
+    UNAVAILABLE = 14
 
 
 class TtrpcError(Exception):
@@ -103,7 +106,38 @@ def encode_frame(stream_id: int, message_type: MessageType, data: bytes) -> byte
     """
     if len(data) > MAX_DATA:
         raise ValueError(f"{len(data)} bytes of data exceed the frame's {MAX_DATA}")
-    return _HEADER.pack(len(data), stream_id, message_type, 0) + data
+    return HEADER.pack(len(data), stream_id, message_type, 0) + data
+
+
+class RequestGate:
+    """What a server checks of each message of one client before it reads the request."""
+
+    def __init__(self) -> None:
+        self._last_stream_id = 0
+
+    def admit(self, message: Frame | OversizedFrame) -> Frame | None:
+        """The message, if it begins a unary call; None if it is to be ignored.
+
+        Raises:
+            TtrpcError: the status to answer with.
+        """
+        if isinstance(message, OversizedFrame):
+            raise TtrpcError(
+                Code.RESOURCE_EXHAUSTED,
+                f"a message of {message.length} bytes exceeds the limit of {MAX_DATA}",
+            )
+        if message.stream_id % 2 == 0:
+            raise TtrpcError(Code.INVALID_ARGUMENT, "a client's stream id must be odd")
+        if message.type == MessageType.DATA:
+            raise TtrpcError(Code.INVALID_ARGUMENT, "the stream is not open for data")
+        if message.type != MessageType.REQUEST:
+            return None  # Left for later versions of the protocol.
+        if message.stream_id <= self._last_stream_id:
+            raise TtrpcError(Code.INVALID_ARGUMENT, "stream ids must increase and can't be used again")
+        self._last_stream_id = message.stream_id
+        if message.flags & STREAM_FLAGS:
+            raise TtrpcError(Code.UNIMPLEMENTED, "streaming calls are not supported")
+        return message
 
 
 class Channel:
@@ -127,10 +161,10 @@ class Channel:
         """
         self._wait(select.POLLIN, None)
         deadline = time.monotonic() + self._frame_timeout
-        header = self._read(_HEADER.size, deadline)
-        length, stream_id, message_type, flags = _HEADER.unpack(header)
+        header = self._read(HEADER.size, deadline)
+        length, stream_id, message_type, flags = HEADER.unpack(header)
         if length > MAX_DATA:
-            if length >= _MAX_DISCARDED:
+            if length >= MAX_DISCARDED:
                 raise ChannelClosed(f"a frame of {length} bytes is not ttrpc")
             self._discard(length, deadline)
             return OversizedFrame(stream_id, length)

@@ -20,7 +20,6 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from agent.ttrpc_frame import (
-    FLAG_REMOTE_OPEN,
     MAX_DATA,
     Channel,
     ChannelClosed,
@@ -28,6 +27,7 @@ from agent.ttrpc_frame import (
     Frame,
     MessageType,
     OversizedFrame,
+    RequestGate,
     TtrpcError,
     encode_frame,
 )
@@ -80,7 +80,7 @@ class Server:
             OSError: the path is taken by a living server or by something that is not a socket, or
                 can't be bound.
         """
-        _remove_stale_socket(self._path)
+        remove_stale_socket(self._path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(str(self._path))
@@ -161,7 +161,7 @@ class _Connection:
         self._handlers = handlers
         self._send_timeout = send_timeout
         self._slots = threading.BoundedSemaphore(_MAX_CALLS)
-        self._last_stream_id = 0
+        self._gate = RequestGate()
         self._workers: set[threading.Thread] = set()
 
     def serve(self) -> None:
@@ -191,25 +191,12 @@ class _Connection:
         Raises:
             TtrpcError: it can't be taken; the status to answer with.
         """
-        if isinstance(message, OversizedFrame):
-            raise TtrpcError(
-                Code.RESOURCE_EXHAUSTED,
-                f"a message of {message.length} bytes exceeds the limit of {MAX_DATA}",
-            )
-        if message.stream_id % 2 == 0:
-            raise TtrpcError(Code.INVALID_ARGUMENT, "a client's stream id must be odd")
-        if message.type == MessageType.DATA:
-            raise TtrpcError(Code.INVALID_ARGUMENT, "the stream is not open for data")
-        if message.type != MessageType.REQUEST:
-            return  # Left for later versions of the protocol.
-        if message.stream_id <= self._last_stream_id:
-            raise TtrpcError(Code.INVALID_ARGUMENT, "stream ids must increase and can't be used again")
-        self._last_stream_id = message.stream_id
-        if message.flags & FLAG_REMOTE_OPEN:
-            raise TtrpcError(Code.UNIMPLEMENTED, "streaming calls are not supported")
+        frame = self._gate.admit(message)
+        if frame is None:
+            return
         request = ttrpc_pb2.Request()
         try:
-            request.ParseFromString(message.data)
+            request.ParseFromString(frame.data)
         except DecodeError:
             raise TtrpcError(Code.INVALID_ARGUMENT, "the request can't be read") from None
         handler = self._handlers.get((request.service, request.method))
@@ -218,7 +205,7 @@ class _Connection:
         if request.timeout_nano < 0:
             raise TtrpcError(Code.DEADLINE_EXCEEDED, "the request's timeout had passed when it was sent")
         self._slots.acquire()
-        call = _Call(self, message.stream_id, handler, request)
+        call = _Call(self, frame.stream_id, handler, request)
         worker = threading.Thread(target=self._run, args=(call,), daemon=True)
         self._workers.add(worker)
         worker.start()
@@ -295,7 +282,12 @@ def _status(error: TtrpcError) -> bytes:
     return ttrpc_pb2.Response(status=ttrpc_pb2.Status(code=error.code, message=message)).SerializeToString()
 
 
-def _remove_stale_socket(path: Path) -> None:
+def remove_stale_socket(path: Path) -> None:
+    """Remove a socket that nobody listens on any more.
+
+    Raises:
+        OSError: a living server has it, or it is not a socket.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

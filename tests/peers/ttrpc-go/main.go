@@ -2,6 +2,7 @@
 //
 //	ttrpc-go server SOCKET    prints "ready", serves until killed
 //	ttrpc-go client SOCKET    takes one JSON call a line on stdin, prints one JSON result a line
+//	ttrpc-go agent SOCKET     a stand-in for kata-agent: see agent.go
 package main
 
 import (
@@ -26,9 +27,9 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		fail(errors.New("usage: ttrpc-go server|client SOCKET"))
+		fail(errors.New("usage: ttrpc-go server|client|agent SOCKET"))
 	}
-	run := map[string]func(string) error{"server": serve, "client": call}[os.Args[1]]
+	run := map[string]func(string) error{"server": serve, "client": call, "agent": serveAgent}[os.Args[1]]
 	if run == nil {
 		fail(fmt.Errorf("unknown mode %q", os.Args[1]))
 	}

@@ -1,0 +1,92 @@
+"""``confidential-csi-agent proxy``: stands in front of the forwarder, or between it and kata-agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Unavailable
+from agent.proxy import Address, Proxy, Takeover
+from agent.proxy_tls import DEFAULT_CONFIG, server_context
+
+FRONT: Final = "front"
+MIDDLE: Final = "middle"
+
+_DEFAULT_LISTEN: Final = {
+    FRONT: Address(host="0.0.0.0", port=15150),  # noqa: S104  As the forwarder does: the worker connects here.
+    MIDDLE: Address(path="/run/confidential-csi-agent/kata-agent.sock"),
+}
+_DEFAULT_UPSTREAM: Final = {
+    FRONT: Address(host="127.0.0.1", port=15151),
+    MIDDLE: Address(path="/run/kata-containers/agent.sock"),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the proxy alone."""
+    parser.add_argument(
+        "--mode",
+        required=True,
+        choices=(FRONT, MIDDLE),
+        help="front: own the forwarder's TLS listener; middle: between the forwarder and kata-agent",
+    )
+    parser.add_argument("--listen", type=address, metavar="ADDRESS", help="a socket's path or host:port")
+    parser.add_argument("--upstream", type=address, metavar="ADDRESS", help="where to forward to")
+    parser.add_argument(
+        "--tls-config",
+        type=Path,
+        default=DEFAULT_CONFIG,
+        metavar="FILE",
+        help="the forwarder's configuration, in mode front (%(default)s)",
+    )
+
+
+def run_proxy(arguments: argparse.Namespace, takeovers: Mapping[tuple[str, str], Takeover]) -> None:
+    """Serve until SIGTERM or SIGINT. Volumes stay mounted: containers use them."""
+    mode: str = arguments.mode
+    proxy = Proxy(
+        arguments.listen or _DEFAULT_LISTEN[mode],
+        arguments.upstream or _DEFAULT_UPSTREAM[mode],
+        takeovers,
+        tls=server_context(arguments.tls_config) if mode == FRONT else None,
+    )
+    serve(proxy)
+
+
+def serve(proxy: Proxy) -> None:
+    """Run a proxy until SIGTERM or SIGINT.
+
+    Raises:
+        Unavailable: it can't listen (``listen-failed``).
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(proxy))
+
+
+async def _serve(proxy: Proxy) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        bound = await proxy.start()
+    except OSError as error:
+        raise Unavailable("listen-failed", f"cannot listen: {error.strerror or error}") from None
+    logging.getLogger(__name__).info("listening on %s", bound)
+    await stopped.wait()
+    await proxy.stop()
+
+
+def address(text: str) -> Address:
+    """An absolute path, or ``host:port``; raises ArgumentTypeError."""
+    if text.startswith("/"):
+        return Address(path=text)
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path nor host:port")
+    return Address(host=host, port=int(port))

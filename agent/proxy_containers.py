@@ -1,0 +1,278 @@
+"""What the proxy does to containers: volumes are mounted before the first, and closed after the last.
+
+cloud-api-adaptor asks for volumes with an annotation in CreateContainer. It is consumed here, and so is the
+one that makes its forwarder wait for a mount; the OCI mounts are pointed at what this agent mounted. A
+container whose volumes are refused is never seen by the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from agent.annotation import ANNOTATION_KEY, CloudVolume, parse_annotation
+from agent.errors import AgentError, Refused
+from agent.holds import Hold, Holds
+from agent.policy import ContainerMount, Policy, refuse_uncovered, rules_for
+from agent.proxy import Forward, Takeover
+from agent.ttrpc_frame import Code, TtrpcConnectionError, TtrpcError
+from agent.volumes import MountedVolume, VolumesFailed, VolumeStatus
+from proto import agent_pb2, ttrpc_pb2
+
+AGENT_SERVICE: Final = "grpc.AgentService"
+TARGET_PATH_KEY: Final = "io.confidentialcontainers.org.peerpodvolumes.target_path"
+"""Makes cloud-api-adaptor's forwarder wait up to 3 minutes for a mount at each path that it lists."""
+
+_CSI_FOLDER: Final = "/volumes/kubernetes.io~csi/"
+_MAX_STATUS: Final = 990
+"""Bytes of a status message: Kubernetes cuts events at 1024."""
+_WORKERS: Final = 32
+
+_log = logging.getLogger(__name__)
+
+_Read = TypeVar("_Read", bound=Message)
+_Done = TypeVar("_Done")
+
+
+class MountsVolumes(Protocol):
+    """What containers need of ``agent.volumes.Volumes``."""
+
+    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
+        """Mount all or none; VolumesFailed says why."""
+
+    def unmount(self, names: Sequence[str]) -> None:
+        """Unmount and close; VolumesFailed says what is in use."""
+
+    def status(self) -> list[VolumeStatus]:
+        """What there is in this VM."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """The OCI mounts that a volume takes the place of, by their position."""
+
+    volume: CloudVolume
+    positions: tuple[int, ...]
+
+
+class Containers:
+    """Takes over the calls of the agent protocol that make and remove containers."""
+
+    def __init__(self, volumes: MountsVolumes, holds: Holds, policy: Policy) -> None:
+        self._volumes = volumes
+        self._holds = holds
+        self._policy = policy
+        # Not asyncio's own pool, which is small: a disk may be waited for, for minutes.
+        self._pool = ThreadPoolExecutor(_WORKERS, "containers")
+
+    def takeovers(self) -> Mapping[tuple[str, str], Takeover]:
+        """The calls to give to the proxy."""
+        return {
+            (AGENT_SERVICE, "CreateContainer"): self.create,
+            (AGENT_SERVICE, "RemoveContainer"): self.remove,
+            (AGENT_SERVICE, "DestroySandbox"): self.destroy,
+        }
+
+    async def create(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
+        """CreateContainer: mount, rewrite, forward; what fails afterwards lets go of the volumes again."""
+        begun = time.monotonic()
+        call = read_message(agent_pb2.CreateContainerRequest, request.payload)
+        hold = await self._run(partial(self._prepare, call))
+        if hold is None:
+            return await forward(request)
+        changed = ttrpc_pb2.Request()
+        changed.CopyFrom(request)
+        changed.payload = call.SerializeToString()
+        try:
+            if request.timeout_nano > 0:
+                changed.timeout_nano = _remaining(request.timeout_nano, begun)
+            response = await forward(changed)
+        except TtrpcConnectionError as error:
+            if not error.sent:
+                await self._run(partial(self._release, hold))
+            # Else the container may exist: its volumes stay until it, or the sandbox, is removed.
+            raise
+        except TtrpcError:
+            await self._run(partial(self._release, hold))
+            raise
+        if response.status.code not in (0, Code.DEADLINE_EXCEEDED):
+            await self._run(partial(self._release, hold))
+        return response
+
+    async def remove(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
+        """RemoveContainer: once the container is gone, so is its claim on volumes."""
+        call = read_message(agent_pb2.RemoveContainerRequest, request.payload)
+        response = await forward(request)
+        if not response.status.code:
+            for hold in self._holds.of(call.container_id):
+                await self._run(partial(self._release, hold))
+        return response
+
+    async def destroy(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
+        """DestroySandbox: everything is closed before the answer, after which the VM may be gone."""
+        try:
+            return await forward(request)
+        finally:
+            try:
+                await self._run(self._release_all)
+            except TtrpcError as error:
+                _log.warning("not all volumes could be closed: %s", error.message)
+
+    def _prepare(self, call: agent_pb2.CreateContainerRequest) -> Hold | None:
+        """Mount the container's volumes and change ``call``; None when there is nothing to change.
+
+        Raises:
+            AgentError, VolumesFailed: the container must not be created; nothing is left of the attempt.
+        """
+        text = call.OCI.Annotations.get(ANNOTATION_KEY)
+        volumes = parse_annotation(text) if text else ()
+        placed = [_place(volume, call.OCI.Mounts) for volume in volumes]
+        self._check(placed, call.OCI.Mounts)
+        if text is None:
+            return None
+        hold = Hold(call.container_id, volumes)
+        names = [volume.name for volume in volumes]
+        with self._holds.working_on(names):
+            self._refuse_other_disks(volumes)
+            sources = {one.name: one.source for one in self._volumes.mount(volumes)}
+            try:
+                self._holds.add(hold)
+            except AgentError:
+                self._close([name for name in names if not self._is_held(name)])
+                raise
+        for key in (ANNOTATION_KEY, TARGET_PATH_KEY):
+            call.OCI.Annotations.pop(key, None)
+        for one in placed:
+            for position in one.positions:
+                call.OCI.Mounts[position].source = sources[one.volume.name]
+                call.OCI.Mounts[position].type = "bind"
+        return hold
+
+    def _check(self, placed: Sequence[_Placed], mounts: Sequence[agent_pb2.Mount]) -> None:
+        """Ask the policy, for each volume at each place where it is put."""
+        rules = rules_for(self._policy, [one.volume for one in placed])
+        taken: set[int] = set()
+        for one in placed:
+            if not taken.isdisjoint(one.positions):
+                raise Refused(
+                    "mount-ambiguous", f"{one.volume.name} and another volume want the same mount entry"
+                )
+            taken.update(one.positions)
+            for position in one.positions:
+                other = replace(one.volume, mount_point=_normalized(mounts[position].destination))
+                if rules_for(self._policy, [other])[other.name] != rules[one.volume.name]:
+                    raise Refused(
+                        "policy-destination",
+                        f"{one.volume.name} is mounted at {one.volume.mount_point} and at "
+                        f"{other.mount_point[:100]!a}, for which the policy has different rules",
+                    )
+        refuse_uncovered(
+            self._policy,
+            [ContainerMount(mount.destination, mount.source) for mount in mounts],
+            [mounts[position].destination for position in taken],
+        )
+
+    def _refuse_other_disks(self, volumes: Sequence[CloudVolume]) -> None:
+        """A name stands for one disk as long as somebody holds it."""
+        held = {volume.name: volume for volume in self._holds.volumes()}
+        for volume in volumes:
+            before = held.get(volume.name)
+            if before is not None and before.disk_id != volume.disk_id:
+                raise Refused(
+                    "disk-differs",
+                    f"{volume.name} is the disk {before.disk_id[:100]!a} for another container of this "
+                    f"pod, and not {volume.disk_id[:100]!a}",
+                )
+
+    def _release(self, hold: Hold) -> None:
+        with self._holds.working_on([volume.name for volume in hold.volumes]):
+            self._close(self._holds.drop(hold))
+
+    def _release_all(self) -> None:
+        for hold in self._holds.all():
+            self._release(hold)
+        names = [status.name for status in self._volumes.status()]
+        with self._holds.working_on(names):
+            self._close([name for name in names if not self._is_held(name)])
+
+    def _is_held(self, name: str) -> bool:
+        return any(volume.name == name for volume in self._holds.volumes())
+
+    def _close(self, names: Sequence[str]) -> None:
+        """Close volumes that nobody holds. One that can't be closed is only reported: it does no harm."""
+        try:
+            self._volumes.unmount(names)
+        except (VolumesFailed, AgentError, OSError) as error:
+            _log.warning("volumes stay open until the sandbox is destroyed: %s", error)
+
+    async def _run(self, work: Callable[[], _Done]) -> _Done:
+        """Run blocking work in a thread; failures become a status that Kubernetes shows."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except (AgentError, VolumesFailed) as error:
+            raise status_of(error) from None
+        except OSError as error:
+            raise TtrpcError(Code.UNAVAILABLE, f"[system-error] {error}"[:_MAX_STATUS]) from None
+
+
+def status_of(error: AgentError | VolumesFailed) -> TtrpcError:
+    """The status for a refusal: it carries the rule and the volume."""
+    errors = [one.error for one in error.failures] if isinstance(error, VolumesFailed) else [error]
+    refused = any(isinstance(one, Refused) for one in errors)
+    message = str(error).encode()[:_MAX_STATUS].decode("utf-8", "ignore")
+    return TtrpcError(Code.FAILED_PRECONDITION if refused else Code.UNAVAILABLE, message)
+
+
+def read_message(kind: type[_Read], payload: bytes) -> _Read:
+    """Decode a request. One that can't be read is refused, since the upstream may read it differently."""
+    message = kind()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        raise TtrpcError(Code.INVALID_ARGUMENT, f"the {kind.__name__} can't be read") from None
+    return message
+
+
+def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:
+    """Find the OCI mounts of a volume.
+
+    The annotation names one destination even where the pod mounts the claim twice; the other entries are
+    known by the same source, the folder in which kubelet expects the claim's data.
+    """
+    positions = {
+        index for index, mount in enumerate(mounts) if _normalized(mount.destination) == volume.mount_point
+    }
+    if not positions:
+        raise Refused(
+            "mount-missing",
+            f"{volume.name} is for {volume.mount_point}, but the container has no mount there",
+        )
+    sources = {mounts[index].source for index in positions}
+    claims = {source for source in sources if _CSI_FOLDER in source}
+    positions |= {index for index, mount in enumerate(mounts) if mount.source in claims}
+    return _Placed(volume, tuple(sorted(positions)))
+
+
+def _normalized(path: str) -> str:
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
+
+
+def _remaining(timeout_nano: int, begun: float) -> int:
+    """Nanoseconds that the caller still waits.
+
+    Raises:
+        TtrpcError: none.
+    """
+    remaining = timeout_nano - int((time.monotonic() - begun) * 1e9)
+    if remaining <= 0:
+        raise TtrpcError(Code.DEADLINE_EXCEEDED, "mounting the volumes took longer than the caller waits")
+    return remaining
