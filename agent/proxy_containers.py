@@ -7,40 +7,30 @@ container whose volumes are refused is never seen by the upstream.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
-
-from google.protobuf.message import DecodeError, Message
+from typing import Final, Protocol
 
 from agent.annotation import ANNOTATION_KEY, CloudVolume, parse_annotation
 from agent.errors import AgentError, Refused
 from agent.holds import Hold, Holds
 from agent.policy import ContainerMount, Policy, refuse_uncovered, rules_for
 from agent.proxy import Forward, Takeover
+from agent.proxy_calls import AGENT_SERVICE, Workers, read_message
 from agent.ttrpc_frame import Code, TtrpcConnectionError, TtrpcError
 from agent.volumes import MountedVolume, VolumesFailed, VolumeStatus
 from proto import agent_pb2, ttrpc_pb2
 
-AGENT_SERVICE: Final = "grpc.AgentService"
 TARGET_PATH_KEY: Final = "io.confidentialcontainers.org.peerpodvolumes.target_path"
 """Makes cloud-api-adaptor's forwarder wait up to 3 minutes for a mount at each path that it lists."""
 
 _CSI_FOLDER: Final = "/volumes/kubernetes.io~csi/"
-_MAX_STATUS: Final = 990
-"""Bytes of a status message: Kubernetes cuts events at 1024."""
-_WORKERS: Final = 32
 
 _log = logging.getLogger(__name__)
-
-_Read = TypeVar("_Read", bound=Message)
-_Done = TypeVar("_Done")
 
 
 class MountsVolumes(Protocol):
@@ -67,12 +57,13 @@ class _Placed:
 class Containers:
     """Takes over the calls of the agent protocol that make and remove containers."""
 
-    def __init__(self, volumes: MountsVolumes, holds: Holds, policy: Policy) -> None:
+    def __init__(
+        self, volumes: MountsVolumes, holds: Holds, policy: Callable[[], Policy], workers: Workers
+    ) -> None:
         self._volumes = volumes
         self._holds = holds
         self._policy = policy
-        # Not asyncio's own pool, which is small: a disk may be waited for, for minutes.
-        self._pool = ThreadPoolExecutor(_WORKERS, "containers")
+        self._workers = workers
 
     def takeovers(self) -> Mapping[tuple[str, str], Takeover]:
         """The calls to give to the proxy."""
@@ -86,7 +77,7 @@ class Containers:
         """CreateContainer: mount, rewrite, forward; what fails afterwards lets go of the volumes again."""
         begun = time.monotonic()
         call = read_message(agent_pb2.CreateContainerRequest, request.payload)
-        hold = await self._run(partial(self._prepare, call))
+        hold = await self._workers.run(partial(self._prepare, call))
         if hold is None:
             return await forward(request)
         changed = ttrpc_pb2.Request()
@@ -98,14 +89,14 @@ class Containers:
             response = await forward(changed)
         except TtrpcConnectionError as error:
             if not error.sent:
-                await self._run(partial(self._release, hold))
+                await self._workers.run(partial(self._release, hold))
             # Else the container may exist: its volumes stay until it, or the sandbox, is removed.
             raise
         except TtrpcError:
-            await self._run(partial(self._release, hold))
+            await self._workers.run(partial(self._release, hold))
             raise
         if response.status.code not in (0, Code.DEADLINE_EXCEEDED):
-            await self._run(partial(self._release, hold))
+            await self._workers.run(partial(self._release, hold))
         return response
 
     async def remove(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
@@ -114,7 +105,7 @@ class Containers:
         response = await forward(request)
         if not response.status.code:
             for hold in self._holds.of(call.container_id):
-                await self._run(partial(self._release, hold))
+                await self._workers.run(partial(self._release, hold))
         return response
 
     async def destroy(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
@@ -123,7 +114,7 @@ class Containers:
             return await forward(request)
         finally:
             try:
-                await self._run(self._release_all)
+                await self._workers.run(self._release_all)
             except TtrpcError as error:
                 _log.warning("not all volumes could be closed: %s", error.message)
 
@@ -159,7 +150,8 @@ class Containers:
 
     def _check(self, placed: Sequence[_Placed], mounts: Sequence[agent_pb2.Mount]) -> None:
         """Ask the policy, for each volume at each place where it is put."""
-        rules = rules_for(self._policy, [one.volume for one in placed])
+        policy = self._policy()
+        rules = rules_for(policy, [one.volume for one in placed])
         taken: set[int] = set()
         for one in placed:
             if not taken.isdisjoint(one.positions):
@@ -169,14 +161,14 @@ class Containers:
             taken.update(one.positions)
             for position in one.positions:
                 other = replace(one.volume, mount_point=_normalized(mounts[position].destination))
-                if rules_for(self._policy, [other])[other.name] != rules[one.volume.name]:
+                if rules_for(policy, [other])[other.name] != rules[one.volume.name]:
                     raise Refused(
                         "policy-destination",
                         f"{one.volume.name} is mounted at {one.volume.mount_point} and at "
                         f"{other.mount_point[:100]!a}, for which the policy has different rules",
                     )
         refuse_uncovered(
-            self._policy,
+            policy,
             [ContainerMount(mount.destination, mount.source) for mount in mounts],
             [mounts[position].destination for position in taken],
         )
@@ -213,33 +205,6 @@ class Containers:
             self._volumes.unmount(names)
         except (VolumesFailed, AgentError, OSError) as error:
             _log.warning("volumes stay open until the sandbox is destroyed: %s", error)
-
-    async def _run(self, work: Callable[[], _Done]) -> _Done:
-        """Run blocking work in a thread; failures become a status that Kubernetes shows."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        except (AgentError, VolumesFailed) as error:
-            raise status_of(error) from None
-        except OSError as error:
-            raise TtrpcError(Code.UNAVAILABLE, f"[system-error] {error}"[:_MAX_STATUS]) from None
-
-
-def status_of(error: AgentError | VolumesFailed) -> TtrpcError:
-    """The status for a refusal: it carries the rule and the volume."""
-    errors = [one.error for one in error.failures] if isinstance(error, VolumesFailed) else [error]
-    refused = any(isinstance(one, Refused) for one in errors)
-    message = str(error).encode()[:_MAX_STATUS].decode("utf-8", "ignore")
-    return TtrpcError(Code.FAILED_PRECONDITION if refused else Code.UNAVAILABLE, message)
-
-
-def read_message(kind: type[_Read], payload: bytes) -> _Read:
-    """Decode a request. One that can't be read is refused, since the upstream may read it differently."""
-    message = kind()
-    try:
-        message.ParseFromString(payload)
-    except DecodeError:
-        raise TtrpcError(Code.INVALID_ARGUMENT, f"the {kind.__name__} can't be read") from None
-    return message
 
 
 def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:

@@ -1,7 +1,7 @@
 """The TLS of cloud-api-adaptor's forwarder: certificates on both sides, from ``apf.json``.
 
-The adaptor writes that file into the VM (``pkg/forwarder/forwarder.go``, ``pkg/util/tlsutil/tls.go``); with it
-the proxy listens in the forwarder's place, and asks of clients what the forwarder would.
+The adaptor writes that file into the VM (``pkg/forwarder/forwarder.go``, ``pkg/util/tlsutil/tls.go``); with
+it the proxy listens in the forwarder's place, and asks of clients what the forwarder would.
 """
 
 from __future__ import annotations

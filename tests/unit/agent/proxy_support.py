@@ -14,6 +14,7 @@ from agent.errors import AgentError, Refused, Unavailable
 from agent.holds import Holds
 from agent.policy import DEFAULT_POLICY, Policy
 from agent.proxy import Address, Proxy, Takeover
+from agent.proxy_calls import Workers
 from agent.proxy_containers import Containers
 from agent.volumes import Failure, MountedVolume, VolumesFailed, VolumeStatus
 
@@ -101,7 +102,7 @@ class CountingVolumes:
 def containers(
     volumes: CountingVolumes, state: Path, policy: Policy = DEFAULT_POLICY
 ) -> Mapping[tuple[str, str], Takeover]:
-    return Containers(volumes, Holds(state), policy).takeovers()
+    return Containers(volumes, Holds(state), lambda: policy, Workers()).takeovers()
 
 
 REFUSAL = Refused("header-not-authenticated", "no record on the disk fits its header")
