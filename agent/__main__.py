@@ -18,6 +18,7 @@ from agent.commands import SystemRunner
 from agent.devices import DEFAULT_TIMEOUT as DEVICE_TIMEOUT
 from agent.devices import DeviceFinder
 from agent.errors import AgentError, Refused, Unavailable
+from agent.policy_source import PolicyFiles, load_policy
 from agent.volumes import Volumes, VolumesFailed
 
 EXIT_OK = 0
@@ -75,12 +76,14 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _volumes(arguments: argparse.Namespace) -> Volumes:
     clock = SystemClock()
+    hub = DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
     return Volumes(
-        hub=DataHubClient(arguments.cdh_socket, arguments.cdh_timeout),
+        hub=hub,
         runner=SystemRunner(),
         clock=clock,
         finder=DeviceFinder(clock, arguments.device_timeout),
         open_device=DirectDevice,
+        policy=lambda: load_policy(hub, PolicyFiles()),
     )
 
 

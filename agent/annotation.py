@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Final, cast
 
 from agent.errors import Refused
 from agent.keys import key_uri
+from agent.mount_point import checked_mount_point
 
 ANNOTATION_KEY: Final = "io.confidentialcontainers.org.cloud_volumes"
 MAX_ANNOTATION: Final = 64 << 10
@@ -31,7 +31,6 @@ SERIAL_DIGITS: Final = 20
 _MAX_INDEX: Final = 255
 _MAX_GID: Final = (1 << 31) - 1
 """The largest fsGroup that Kubernetes accepts."""
-_MAX_PATH: Final = 1024
 _MAX_DISK_ID: Final = 1024
 _SHOWN: Final = 100
 
@@ -39,22 +38,6 @@ _REQUIRED: Final = frozenset({"mount_point", "fs_type", "disk_id"})
 _OPTIONAL: Final = frozenset({"lun", "fs_group", "encrypt_type", "key_id"})
 _NAME: Final = re.compile(r"vol-(0|[1-9][0-9]{0,2})", re.ASCII)
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
-
-# A mount point is a path in the container. A volume there would hide what the container is started with.
-_CLOSED_TREES: Final = {
-    # What the kernel and the runtime put in place: device nodes, process state, sockets, injected secrets.
-    **dict.fromkeys(("/dev", "/proc", "/sys", "/run", "/var/run"), "holds what the runtime provides"),
-    # Programs and libraries of the measured image: a volume must not replace what is executed.
-    **dict.fromkeys(
-        ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/boot"), "holds the image's programs"
-    ),
-    **dict.fromkeys(
-        ("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec"),
-        "holds the image's programs",
-    ),
-}
-# Whole system directories; directories below them (/etc/gitlab, /var/lib/postgresql) are common and fine.
-_CLOSED_DIRECTORIES: Final = frozenset({"/", "/etc", "/usr", "/var", "/usr/local"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +53,7 @@ class CloudVolume:
     """The cloud's name for the disk (EBS volume id, ARM id, path)."""
     fs_group: int | None
     encrypt_type: str
+    """Empty, like ``key_id``, where the host says that the volume is not encrypted."""
     key_id: str
     """The KBS path of the key, without a scheme."""
 
@@ -77,6 +61,11 @@ class CloudVolume:
     def name(self) -> str:
         """As in the annotation: ``vol-<index>``."""
         return f"vol-{self.index}"
+
+    @property
+    def encrypted(self) -> bool:
+        """What the host says; whether that is right is for the policy (``agent.policy``)."""
+        return bool(self.encrypt_type)
 
     @property
     def mount_directory(self) -> str:
@@ -149,7 +138,7 @@ def _volume(name: str, fields: object) -> CloudVolume:
     encrypt_type, key_id = _encryption(name, values)
     return CloudVolume(
         index=int(match[1]),
-        mount_point=_mount_point(name, values["mount_point"]),
+        mount_point=checked_mount_point(values["mount_point"], name),
         fs_type=_one_of("filesystem", name, "fs_type", values["fs_type"], FILESYSTEMS),
         lun=_number(name, "lun", values.get("lun"), _MAX_INDEX),
         disk_id=_disk_id(name, values["disk_id"]),
@@ -181,40 +170,18 @@ def _strings(name: str, fields: object) -> dict[str, str]:
 def _encryption(name: str, values: dict[str, str]) -> tuple[str, str]:
     encrypt_type = values.get("encrypt_type", "")
     key_id = values.get("key_id", "")
+    if not encrypt_type and not key_id:
+        return "", ""
     for field, value in (("encrypt_type", encrypt_type), ("key_id", key_id)):
         if not value:
             raise Refused(
                 "encryption-required",
-                f"{name} comes without {field}; only encrypted volumes are mounted: "
+                f"{name} comes without {field}; an encrypted volume needs both: "
                 "set encrypt-type and kbs-key-id in its StorageClass",
             )
     _one_of("encryption-type", name, "encrypt_type", encrypt_type, ENCRYPT_TYPES)
     key_uri(key_id)
     return encrypt_type, key_id
-
-
-def _mount_point(name: str, path: str) -> str:
-    if not path.startswith("/") or len(path.encode("utf-8", "replace")) > _MAX_PATH or not path.isprintable():
-        raise Refused(
-            "mount-point",
-            f"mount_point {_shown(path)} of {name} must be an absolute path of printable characters, "
-            f"at most {_MAX_PATH} bytes",
-        )
-    # As many pods write it, and the kernel reads it.
-    path = path.removesuffix("/") or "/"
-    # PurePosixPath keeps a double slash at the beginning, which POSIX lets systems interpret.
-    if str(PurePosixPath(path)) != path or path.startswith("//") or ".." in path.split("/"):
-        raise Refused(
-            "mount-point",
-            f"mount_point {_shown(path)} of {name} is not normalized; in the pod's mountPath write no '.', "
-            "no '..' and no double slash",
-        )
-    if path in _CLOSED_DIRECTORIES:
-        raise Refused("mount-point", f"mount_point {path} of {name} would cover a whole system directory")
-    for tree, reason in _CLOSED_TREES.items():
-        if path == tree or path.startswith(tree + "/"):
-            raise Refused("mount-point", f"mount_point {_shown(path)} of {name} is refused: {tree} {reason}")
-    return path
 
 
 def _disk_id(name: str, disk_id: str) -> str:

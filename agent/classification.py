@@ -22,6 +22,9 @@ from agent.luks2 import (
 AREA_BYTES: Final = 4 * 1024 * 1024
 """How many bytes from the start of the device :func:`classify` wants (or the whole of a smaller device)."""
 
+EXT_FILE_SYSTEM: Final = "an ext2, ext3 or ext4 file system"
+"""How the details of a classification begin for one."""
+
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 _GIB: Final = 1024 * 1024 * 1024
@@ -101,7 +104,7 @@ SIGNATURES: Final[tuple[Signature, ...]] = (
     Signature("a GPT partition table", b"EFI PART", (512, 4096)),
     Signature("an LVM2 physical volume", b"LABELONE", (0, 512, 1024, 1536)),
     Signature("a Linux RAID member (metadata 1.1 or 1.2)", b"\xfc\x4e\x2b\xa9", (0, 4096)),
-    Signature("an ext2, ext3 or ext4 file system", b"\x53\xef", (0x438,)),
+    Signature(EXT_FILE_SYSTEM, b"\x53\xef", (0x438,)),
     Signature("an XFS file system", b"XFSB", (0,)),
     Signature("a Btrfs file system", b"_BHRfS_M", (0x10040,)),
     Signature("swap space", b"SWAPSPACE2", tuple(size - 10 for size in (4096, 8192, 16384, 32768, 65536))),

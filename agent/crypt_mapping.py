@@ -13,15 +13,23 @@ from agent.errors import Refused
 from agent.luks2_profile import AuditedHeader
 
 _KEYRING_KEY = re.compile(r":([0-9]+):logon:[!-~]+", re.ASCII)
+_DISCARD = "allow_discards"
 _HEX_KEY = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
 
 
 def require_same(
-    mapping: Mapping, table: tuple[Target, ...], header: AuditedHeader, backing: str, backing_size: int
+    mapping: Mapping,
+    table: tuple[Target, ...],
+    header: AuditedHeader,
+    backing: str,
+    backing_size: int,
+    *,
+    may_discard: bool = True,
 ) -> None:
     """Compare an active table with the header it should come from.
 
     ``backing`` is the ``major:minor`` of the device that should be below, ``backing_size`` its bytes.
+    ``may_discard``: whether the table may let discards through.
 
     Raises:
         Refused: rule ``mapping-differs``.
@@ -41,7 +49,16 @@ def require_same(
     _equal(mapping, "IV offset", iv_offset, str(header.iv_tweak))
     _equal(mapping, "backing device", device, backing)
     _equal(mapping, "data offset in sectors", offset, str(header.data_offset_bytes // SECTOR_BYTES))
-    _equal(mapping, "options", options, ["1", f"sector_size:{header.sector_size}"])
+    discard = may_discard and _DISCARD in options
+    _equal(mapping, "options", options, _options(header, discard=discard))
+
+
+def _options(header: AuditedHeader, *, discard: bool) -> list[str]:
+    """The optional parameters, their number first; the kernel leaves out its default sector size."""
+    options = [_DISCARD] if discard else []
+    if header.sector_size != SECTOR_BYTES:
+        options.append(f"sector_size:{header.sector_size}")
+    return [str(len(options)), *options] if options else []
 
 
 def _key_bytes(shown: str) -> int:

@@ -85,6 +85,26 @@ class DeviceMapper:
             raise Unavailable("mapping-missing", f"dmsetup created {name}, but it does not show in sysfs")
         return mapping
 
+    def replace_table(self, name: str, targets: Sequence[Target]) -> None:
+        """Give a mapping that is in use another table; its I/O is held up meanwhile.
+
+        Raises:
+            Unavailable: device-mapper refused; the old table stays in force.
+        """
+        table = "".join(f"{target}\n" for target in targets)
+        self._runner.run(["dmsetup", "load", name], stdin=table.encode())
+        self._runner.run(["dmsetup", "resume", name])
+
+    def allow_discards(self, name: str, released_key: bytes) -> None:
+        """Let an open LUKS2 mapping pass discards on to the disk.
+
+        Raises:
+            Unavailable: cryptsetup refused.
+        """
+        self._runner.run(
+            ["cryptsetup", "refresh", "--allow-discards", "--key-file", "-", name], stdin=released_key
+        )
+
     def remove(self, name: str) -> None:
         """Remove a mapping. Nothing of it is taken apart while it is in use.
 

@@ -33,6 +33,24 @@ class Mount:
 
     number: str
     directory: Path
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class MountOptions:
+    """How a volume is mounted; ``str`` gives what mount takes."""
+
+    read_only: bool
+    discard: bool
+
+    def __str__(self) -> str:
+        options = [MOUNT_OPTIONS]
+        if self.read_only:
+            # A journal that was not finished is left as it is: replaying it would be writing.
+            options.append("ro,noload")
+        if self.discard:
+            options.append("discard")
+        return ",".join(options)
 
 
 class Filesystems:
@@ -76,10 +94,10 @@ class Filesystems:
                 f"{result.output.strip()[-200:]}",
             )
 
-    def mount(self, device: Path, directory: Path) -> None:
+    def mount(self, device: Path, directory: Path, options: MountOptions) -> None:
         """Mount ``device`` at ``directory``, which is made if missing."""
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._runner.run(["mount", "-t", "ext4", "-o", MOUNT_OPTIONS, str(device), str(directory)])
+        self._runner.run(["mount", "-t", "ext4", "-o", str(options), str(device), str(directory)])
 
     def unmount(self, directory: Path) -> None:
         """Unmount ``directory``.
@@ -117,7 +135,7 @@ def mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
     for line in table.read_text().splitlines():
         fields = line.split(" ")
         directory = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        found.append(Mount(fields[2], Path(directory)))
+        found.append(Mount(fields[2], Path(directory), "ro" in fields[5].split(",")))
     return found
 
 

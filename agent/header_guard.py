@@ -7,6 +7,7 @@ read once, and the volume is later opened from the image it returns, never from 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.block_device import BlockDevice, all_zero
 from agent.classification import Kind, classify
@@ -26,7 +27,17 @@ from agent.disk_format import (
 )
 from agent.errors import Refused
 from agent.luks2 import HeaderError, newest_valid
-from agent.luks2_profile import FORMAT_1, AuditedHeader, ProfileViolation, audit, require_equal_copies
+from agent.luks2_profile import (
+    FORMAT_1,
+    AuditedHeader,
+    ProfileViolation,
+    audit,
+    audit_known,
+    require_equal_copies,
+)
+
+NOT_AUTHENTICATED: Final = "header-not-authenticated"
+"""The rule of a disk that no record of the key's holder vouches for."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
                 _compare(sealed.record, audited, device_size)
                 return GenuineHeader(image, audited, sealed.record, slot, in_place)
     raise Refused(
-        "header-not-authenticated",
+        NOT_AUTHENTICATED,
         f"no record on the disk fits its header under the released key: {_what_is_there(area, device_size)}. "
         "Expected a volume that this agent made with this key; check that the disk and the key id "
         "belong together",
@@ -150,8 +161,9 @@ def _only_claim_and_redo(area: bytes, slot: int) -> bool:
 
 
 def _audit(image: bytes) -> AuditedHeader:
+    """Audit an image that a record vouches for: one of ours, or one that was adopted."""
     try:
-        audited = audit(newest_valid(image), FORMAT_1)
+        audited = audit_known(newest_valid(image))
     except HeaderError as error:
         raise Refused("header-invalid", f"the LUKS2 header is not well-formed: {error}") from None
     require_equal_copies(image)

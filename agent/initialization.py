@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 
+from agent.adoption import adopt
 from agent.blank_check import require_blank
 from agent.block_device import BlockDevice
 from agent.clock import Clock
@@ -35,27 +36,48 @@ from agent.disk_format import (
     State,
 )
 from agent.errors import Refused
-from agent.header_guard import GenuineHeader, decide, put_in_place, replace_header, write_record
+from agent.header_guard import (
+    NOT_AUTHENTICATED,
+    GenuineHeader,
+    decide,
+    put_in_place,
+    replace_header,
+    write_record,
+)
 from agent.luks2 import newest_valid
 from agent.luks2_profile import CIPHER, FORMAT_1, audit
+from agent.policy import VolumeRules
 
 _SECTOR_BYTES = 512
 _PBKDF2_ITERATIONS = 1000
 
 
-def obtain_header(device: BlockDevice, released_key: bytes, runner: Runner, clock: Clock) -> GenuineHeader:
-    """The genuine header of the disk, which is in place on it when this returns; a blank disk gets one.
+def obtain_header(
+    device: BlockDevice, released_key: bytes, runner: Runner, clock: Clock, rules: VolumeRules
+) -> GenuineHeader:
+    """The genuine header of the disk; a blank disk gets one, where ``rules`` allow it.
 
-    The header area is read once, here, and nowhere else.
+    The header area is read once, here, and nowhere else. Unless the volume is read-only, the header is in
+    place on the disk when this returns.
 
     Raises:
-        Refused: the disk is neither a volume of this key nor blank; nothing was written.
+        Refused: the disk is neither a volume of this key nor blank, or not what ``rules`` demand
+            (``policy-uuid``, ``format-forbidden``); nothing was written.
         Unavailable: cryptsetup or the device failed; a later call carries on.
     """
     area = device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
-    found = decide(area, RecordKey(released_key), device.size)
+    try:
+        found = decide(area, RecordKey(released_key), device.size)
+    except Refused as refused:
+        if not rules.adopt or refused.rule != NOT_AUTHENTICATED:
+            raise
+        found = adopt(device, area, released_key, runner, rules)
     if isinstance(found, GenuineHeader):
-        return put_in_place(device, found)
+        rules.require_uuid(found.audited.uuid)
+        if found.record.state is not State.READY:
+            rules.require_format()
+        return found if rules.read_only else put_in_place(device, found)
+    rules.require_format()
     require_blank(device, clock, claimed=found.claimed)
     return initialize(device, released_key, runner)
 

@@ -60,6 +60,30 @@ class VolumeRules:
     discard: bool = False
     """Whether freed blocks are told to the host."""
 
+    def require_size(self, size: int) -> None:
+        """Raises Refused (``policy-size``) if the disk, of ``size`` bytes, is too small."""
+        if size < self.minimum_size:
+            raise Refused(
+                "policy-size", f"the disk has {size} bytes; the policy demands at least {self.minimum_size}"
+            )
+
+    def require_uuid(self, luks_uuid: str) -> None:
+        """Raises Refused (``policy-uuid``) if the volume is another one than the policy pins."""
+        if self.luks_uuid is not None and luks_uuid != self.luks_uuid:
+            raise Refused(
+                "policy-uuid",
+                f"the disk is the volume with LUKS UUID {luks_uuid}; the policy demands {self.luks_uuid}",
+            )
+
+    def require_format(self) -> None:
+        """Raises Refused (``format-forbidden``) if a new filesystem must not be made."""
+        if self.format is Format.NEVER:
+            raise Refused(
+                "format-forbidden",
+                "the disk holds no filesystem yet, but the policy says that the volume exists already "
+                "(format never, a pinned uuid, or read-only); check that it is the right disk",
+            )
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -139,21 +163,20 @@ def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
             f"the policy does not name {_shown(volume.mount_point)}, where {volume.name} is to be mounted; "
             f"it names {_listed(policy.volumes or ())}",
         )
-    encrypted = bool(volume.encrypt_type)
-    if rules.encryption is Encryption.NONE and encrypted:
+    if rules.encryption is Encryption.NONE and volume.encrypted:
         raise Refused(
             "encryption-unexpected",
             f"{volume.name} comes as an encrypted volume, but the policy says that what is mounted at "
             f"{_shown(volume.mount_point)} is not; remove encrypt-type from its StorageClass, or change "
             "the policy",
         )
-    if rules.encryption is Encryption.LUKS2 and not encrypted:
+    if rules.encryption is Encryption.LUKS2 and not volume.encrypted:
         raise Refused(
             "encryption-required",
             f"{volume.name} comes without encrypt_type and key_id; only encrypted volumes are mounted at "
             f"{_shown(volume.mount_point)}: set encrypt-type and kbs-key-id in its StorageClass",
         )
-    if encrypted and rules.key_id is not None and volume.key_id != rules.key_id:
+    if volume.encrypted and rules.key_id is not None and volume.key_id != rules.key_id:
         raise Refused(
             "policy-key",
             f"{volume.name} comes with the key {volume.key_id}, but the policy says that the key of "

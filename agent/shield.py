@@ -21,7 +21,7 @@ from agent.devices import Disk
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
 from agent.errors import Refused, Unavailable
 from agent.luks2 import HeaderError, newest_valid
-from agent.luks2_profile import FORMAT_1, AuditedHeader, audit
+from agent.luks2_profile import AuditedHeader, audit_known
 
 #: Device-mapper UUIDs of shields: the mark of the key id, then the volume's mapper name.
 _UUID = re.compile(r"CONFIDENTIAL-CSI-SHIELD-(?P<mark>[0-9a-f]{32})-(?P<name>.+)")
@@ -96,6 +96,19 @@ class Shields:
             f"the mapping {mapping.name} was not made by this agent; remove it, or use a fresh VM",
         )
 
+    def grow(self, name: str, disk: Disk) -> None:
+        """Let a shield that is in use cover ``disk`` at its size of now, with the header it has.
+
+        Raises:
+            Refused: there is none over that disk.
+            Unavailable: device-mapper refused; the shield is as it was.
+        """
+        shield = self.find(name)
+        if shield is None or shield.disk_number != disk.number:
+            raise Refused("foreign-mapping", f"{name} has no shield over {disk.path}")
+        loop = self._mapper.table(shield.mapping.name)[0].arguments[0]
+        self._mapper.replace_table(shield.mapping.name, _table(loop, disk.number, disk.size))
+
     def remove(self, name: str) -> None:
         """Take down the shield and its loop device, whichever of them exist.
 
@@ -161,7 +174,7 @@ def key_mark(key_id: str) -> str:
 
 def _read_header(loop: Path) -> AuditedHeader:
     with loop.open("rb") as file:
-        return audit(newest_valid(file.read(IMAGE_BYTES)), FORMAT_1)
+        return audit_known(newest_valid(file.read(IMAGE_BYTES)))
 
 
 def _table(loop: str, disk: str, size: int) -> tuple[Target, Target]:

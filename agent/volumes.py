@@ -25,11 +25,13 @@ from agent.device_mapper import DeviceMapper, Mapping
 from agent.devices import DeviceFinder, Disk
 from agent.disk_format import RecordKey, State
 from agent.errors import AgentError, Refused, Unavailable
-from agent.filesystem import Filesystems, apply_fs_group, mounted_at
+from agent.filesystem import Filesystems, MountOptions, apply_fs_group, mounted_at
 from agent.header_guard import GenuineHeader, update_record
 from agent.initialization import obtain_header
 from agent.keys import fetch_key, key_uri
-from agent.shield import Shield, Shields, key_mark
+from agent.plain import PlainMappings, needs_filesystem
+from agent.policy import Encryption, Policy, VolumeRules, rules_for
+from agent.shield import Shields, key_mark
 
 MOUNT_ROOT = Path("/run/cloud-volumes")
 STATE_ROOT = Path("/run/confidential-csi-agent")
@@ -67,14 +69,10 @@ class VolumeStatus:
 
 @dataclass(frozen=True)
 class _OpenVolume:
-    """A mapping that was verified, and the shield below it."""
+    """A mapping that was verified, and how many bytes of data it holds."""
 
     mapping: Mapping
-    shield: Shield
-
-    @property
-    def data_bytes(self) -> int:
-        return self.shield.size - self.shield.header.data_offset_bytes
+    data_bytes: int
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,20 @@ class VolumesFailed(Exception):
 
 
 class Volumes:
-    """The volumes of this VM. Several agents at once are fine: a lock file serializes each volume."""
+    """The volumes of this VM. Several agents at once are fine: a lock file serializes each volume.
+
+    ``policy`` is asked anew at each mount, and at nothing else.
+    """
 
     def __init__(
-        self, *, hub: DataHub, runner: Runner, clock: Clock, finder: DeviceFinder, open_device: OpenDevice
+        self,
+        *,
+        hub: DataHub,
+        runner: Runner,
+        clock: Clock,
+        finder: DeviceFinder,
+        open_device: OpenDevice,
+        policy: Callable[[], Policy],
     ) -> None:
         self._hub = hub
         self._runner = runner
@@ -110,16 +118,20 @@ class Volumes:
         self._open_device = open_device
         self._mapper = DeviceMapper(runner)
         self._shields = Shields(runner, self._mapper)
+        self._plain = PlainMappings(self._mapper)
+        self._policy = policy
         self._filesystems = Filesystems(runner)
 
     def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
         """Mount all of ``volumes``, in parallel; those that are mounted already are verified.
 
         Raises:
+            AgentError: the policy can't be had, or refuses what the annotation says; nothing was done.
             VolumesFailed: at least one failed. Those that this call mounted are unmounted again, the last
                 one first.
         """
-        outcomes = _in_parallel(self._mount_one, volumes)
+        rules = rules_for(self._policy(), volumes)
+        outcomes = _in_parallel(lambda volume: self._mount_one(volume, rules[volume.name]), volumes)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         if failures:
             mounted_now = [
@@ -157,23 +169,27 @@ class Volumes:
             for name in sorted(names, key=lambda one: (len(one), one))
         ]
 
-    def _mount_one(self, volume: CloudVolume) -> bool:
+    def _mount_one(self, volume: CloudVolume, rules: VolumeRules) -> bool:
         """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
         with self._locked(volume.name):
             disk = self._finder.find(volume)
-            mounted = self._find_mounted(volume, disk)
+            rules.require_size(disk.size)
+            mounted = self._find_mounted(volume, rules, disk)
             if mounted is not None:
-                self._finish(volume, mounted)
+                self._finish(volume, rules, mounted)
                 return False
-            self._clear_leftovers(volume, disk)
+            self._clear_leftovers(volume, rules, disk)
             try:
-                self._open_and_mount(volume, disk)
+                if rules.encryption is Encryption.NONE:
+                    self._map_and_mount(volume, rules, disk)
+                else:
+                    self._open_and_mount(volume, rules, disk)
             except BaseException as error:
                 self._roll_back(volume, error)
                 raise
             return True
 
-    def _find_mounted(self, volume: CloudVolume, disk: Disk) -> _OpenVolume | None:
+    def _find_mounted(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume | None:
         """The volume, if it is mounted, by way of a mapping that stands the same checks as a new one."""
         mount = mounted_at(Path(volume.mount_directory))
         if mount is None:
@@ -184,40 +200,66 @@ class Volumes:
                 "foreign-mount",
                 f"something else is mounted at {volume.mount_directory}; unmount it, or use a fresh VM",
             )
-        return self._verify(volume, disk, mapping)
+        if mount.read_only is not rules.read_only:
+            raise Refused(
+                "mount-differs",
+                f"the volume is mounted {'read-only' if mount.read_only else 'for writing'} already, and the "
+                "policy says otherwise now; start the pod again",
+            )
+        return self._verify(volume, rules, disk, mapping)
 
-    def _clear_leftovers(self, volume: CloudVolume, disk: Disk) -> None:
+    def _clear_leftovers(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
         """Take down what an agent that was killed left open; refuse what belongs to another disk."""
         shield = self._shields.find(volume.mapper_name)
         mapping = self._mapper.find(volume.mapper_name)
         if mapping is not None:
-            self._verify(volume, disk, mapping)
+            self._verify(volume, rules, disk, mapping)
         elif shield is not None and shield.disk_number != disk.number:
             raise _foreign(shield.mapping.name, disk)
         self._close(volume.name)
 
-    def _open_and_mount(self, volume: CloudVolume, disk: Disk) -> None:
+    def _map_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
+        """Mount a volume without encryption."""
+        with self._open_device(disk.path, writable=False, exclusive=True) as device:
+            is_new = needs_filesystem(device, rules, self._clock)
+        mapping = self._plain.build(volume.mapper_name, disk)
+        if is_new:
+            self._filesystems.make(mapping.path)
+        elif not rules.read_only:
+            self._filesystems.check(mapping.path)
+        self._filesystems.mount(mapping.path, Path(volume.mount_directory), _mount_options(rules))
+        self._finish(volume, rules, _OpenVolume(mapping, disk.size))
+
+    def _open_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
         key = fetch_key(self._hub, volume.key_id)
-        with self._open_device(disk.path, writable=True, exclusive=True) as device:
-            header = obtain_header(device, key, self._runner, self._clock)
-        opened = self._open(volume, disk, header)
-        if header.record.state is State.READY:
-            self._filesystems.check(opened.mapping.path)
-        else:
+        with self._open_device(disk.path, writable=not rules.read_only, exclusive=True) as device:
+            header = obtain_header(device, key, self._runner, self._clock, rules)
+        opened = self._open(volume, rules, disk, header)
+        if rules.discard:
+            self._mapper.allow_discards(opened.mapping.name, key)
+            opened = self._verify(volume, rules, disk, opened.mapping)
+        if header.record.state is not State.READY:
             self._filesystems.make(opened.mapping.path)
             header = self._record(disk, key, header, state=State.READY)
-        self._filesystems.mount(opened.mapping.path, Path(volume.mount_directory))
-        self._finish(volume, opened)
-        if disk.size > header.record.minimum_size:
+        elif not rules.read_only:
+            self._filesystems.check(opened.mapping.path)
+        self._filesystems.mount(opened.mapping.path, Path(volume.mount_directory), _mount_options(rules))
+        self._finish(volume, rules, opened)
+        if disk.size > header.record.minimum_size and not rules.read_only:
             self._record(disk, key, header, minimum_size=disk.size)
 
-    def _finish(self, volume: CloudVolume, opened: _OpenVolume) -> None:
+    def _finish(self, volume: CloudVolume, rules: VolumeRules, opened: _OpenVolume) -> None:
         """What a mounted volume still needs; repeated for one that was mounted before, in case of a kill."""
+        if rules.read_only:
+            return
         self._filesystems.grow(opened.mapping.path, opened.data_bytes)
-        if volume.fs_group is not None:
-            apply_fs_group(Path(volume.mount_directory), volume.fs_group)
+        group = volume.fs_group if rules.fs_group is None else rules.fs_group
+        if group is not None:
+            apply_fs_group(Path(volume.mount_directory), group)
 
-    def _open(self, volume: CloudVolume, disk: Disk, header: GenuineHeader) -> _OpenVolume:
+    def _open(
+        self, volume: CloudVolume, rules: VolumeRules, disk: Disk, header: GenuineHeader
+    ) -> _OpenVolume:
         """Open the volume through the data hub, from the checked header, and verify what came of it."""
         shield = self._shields.build(volume.mapper_name, disk, header.image, volume.key_id)
         link = STATE_ROOT / f"{volume.name}.link"
@@ -237,10 +279,15 @@ class Volumes:
                 "mapping-missing",
                 f"the data hub reported success, but there is no mapping {volume.mapper_name}",
             )
-        return self._verify(volume, disk, mapping)
+        return self._verify(volume, rules, disk, mapping)
 
-    def _verify(self, volume: CloudVolume, disk: Disk, mapping: Mapping) -> _OpenVolume:
+    def _verify(self, volume: CloudVolume, rules: VolumeRules, disk: Disk, mapping: Mapping) -> _OpenVolume:
         """Require that ``mapping`` is the volume's header, by way of its shield, over this very disk."""
+        if rules.encryption is Encryption.NONE:
+            size = self._plain.size_over(mapping, disk)
+            if size is None:
+                raise _foreign(mapping.name, disk)
+            return _OpenVolume(mapping, size)
         shield = self._shields.find(volume.mapper_name)
         if shield is None or shield.disk_number != disk.number:
             raise _foreign(mapping.name, disk)
@@ -249,10 +296,16 @@ class Volumes:
                 "key-differs",
                 f"the volume is open with another key than {volume.key_id}; the pod's containers must agree",
             )
+        rules.require_uuid(shield.header.uuid)
         crypt_mapping.require_same(
-            mapping, self._mapper.table(mapping.name), shield.header, shield.mapping.number, shield.size
+            mapping,
+            self._mapper.table(mapping.name),
+            shield.header,
+            shield.mapping.number,
+            shield.size,
+            may_discard=rules.discard,
         )
-        return _OpenVolume(mapping, shield)
+        return _OpenVolume(mapping, shield.size - shield.header.data_offset_bytes)
 
     def _record(
         self,
@@ -272,7 +325,8 @@ class Volumes:
         directory = MOUNT_ROOT / name
         mapper_name = _MAPPER_PREFIX + name
         mapping = self._mapper.find(mapper_name)
-        if mapping is not None and self._shields.find(mapper_name) is None:
+        shielded = self._shields.find(mapper_name) is not None
+        if mapping is not None and not shielded and not self._plain.is_plain(mapping):
             raise Refused(
                 "foreign-mapping", f"the mapping {mapper_name} was not opened by this agent; it stays open"
             )
@@ -321,10 +375,14 @@ class Volumes:
             yield
 
 
+def _mount_options(rules: VolumeRules) -> MountOptions:
+    return MountOptions(read_only=rules.read_only, discard=rules.discard)
+
+
 def _foreign(name: str, disk: Disk) -> Refused:
     return Refused(
         "foreign-mapping",
-        f"the mapping {name} exists, but not over {disk.path} by way of this agent's shield; "
+        f"the mapping {name} exists, but this agent did not make it over {disk.path}; "
         "close it, or use a fresh VM",
     )
 

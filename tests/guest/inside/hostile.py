@@ -9,6 +9,7 @@ from agent.clock import SystemClock
 from agent.commands import SystemRunner
 from agent.devices import DeviceFinder
 from agent.disk_format import REDO_OFFSET
+from agent.policy import DEFAULT_POLICY
 from agent.volumes import Volumes, VolumesFailed
 
 
@@ -34,7 +35,12 @@ def mount_with_header_swapped_before_open(disk_id: str, key_id: str, image: str)
             )
 
     Volumes(
-        hub=SwappingHub(), runner=SystemRunner(), clock=clock, finder=finder, open_device=DirectDevice
+        hub=SwappingHub(),
+        runner=SystemRunner(),
+        clock=clock,
+        finder=finder,
+        open_device=DirectDevice,
+        policy=lambda: DEFAULT_POLICY,
     ).mount([volume])
 
 
@@ -66,6 +72,7 @@ def mount_while_data_arrives(disk_id: str, key_id: str, source_id: str) -> str:
         clock=ArrivingClock(),
         finder=finder,
         open_device=DirectDevice,
+        policy=lambda: DEFAULT_POLICY,
     )
     try:
         volumes.mount([_volume(disk_id, key_id)])

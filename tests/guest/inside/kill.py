@@ -14,6 +14,7 @@ from agent.cdh import DataHubClient
 from agent.clock import Clock
 from agent.commands import Result, SystemRunner
 from agent.devices import DeviceFinder, Disk
+from agent.policy import DEFAULT_POLICY
 from agent.volumes import Volumes
 from tests.unit.agent.fake_clock import FakeClock
 
@@ -94,6 +95,7 @@ def _volumes(steps: _Steps, disk: Disk) -> Volumes:
         clock=clock,
         finder=_Finder(clock, disk),
         open_device=Device,
+        policy=lambda: DEFAULT_POLICY,
     )
 
 

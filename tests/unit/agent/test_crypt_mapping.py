@@ -96,3 +96,17 @@ def test_more_or_fewer_targets_are_refused() -> None:
 def test_another_device_mapper_uuid_is_refused(uuid: str) -> None:
     with pytest.raises(Refused, match="mapping-differs"):
         check(replace(MAPPING, uuid=uuid))
+
+
+def test_discards_pass_only_where_they_may() -> None:
+    table = (replace(TARGET, arguments=(*ARGUMENTS[:5], "2", "allow_discards", "sector_size:4096")),)
+    require_same(MAPPING, table, HEADER, "253:0", SIZE, may_discard=True)
+    with pytest.raises(Refused, match="mapping-differs"):
+        require_same(MAPPING, table, HEADER, "253:0", SIZE, may_discard=False)
+
+
+def test_the_kernel_shows_no_option_for_its_own_sector_size() -> None:
+    header = replace(HEADER, sector_size=512)
+    require_same(MAPPING, (replace(TARGET, arguments=ARGUMENTS[:5]),), header, "253:0", SIZE)
+    with pytest.raises(Refused, match="mapping-differs"):
+        require_same(MAPPING, (TARGET,), header, "253:0", SIZE)

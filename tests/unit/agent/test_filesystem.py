@@ -69,15 +69,15 @@ TABLE = """\
 22 28 0:21 / /proc rw,nosuid - proc proc rw
 30 28 253:1 / /run/cloud-volumes/vol-0 rw,nosuid shared:2 - ext4 /dev/mapper/caa-vol-0 rw
 31 28 0:40 / /mnt/with\\040space rw - tmpfs tmpfs rw
-32 30 253:2 / /run/cloud-volumes/vol-0 rw - ext4 /dev/mapper/other rw
+32 30 253:2 / /run/cloud-volumes/vol-0 nosuid,ro - ext4 /dev/mapper/other rw
 """
 
 
 def test_the_mount_that_is_visible_counts(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(TABLE)
-    assert mounts(table)[2] == Mount("0:40", Path("/mnt/with space"))
+    assert mounts(table)[2] == Mount("0:40", Path("/mnt/with space"), read_only=False)
     assert mounted_at(Path("/run/cloud-volumes/vol-0"), table) == Mount(
-        "253:2", Path("/run/cloud-volumes/vol-0")
+        "253:2", Path("/run/cloud-volumes/vol-0"), read_only=True
     )
     assert mounted_at(Path("/run/cloud-volumes/vol-1"), table) is None

@@ -18,6 +18,7 @@ from agent.commands import SystemRunner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, RecordKey, State
 from agent.header_guard import GenuineHeader, Unformatted, decide, put_in_place, replace_header, update_record
 from agent.initialization import initialize, obtain_header
+from agent.policy import VolumeRules
 from tests.unit.agent.fake_clock import FakeClock
 from tests.unit.agent.power_cut import PowerCutDisk, PowerCutError, areas_between_block_writes, key_opens
 
@@ -32,7 +33,7 @@ shares = st.sampled_from([0.0, 1.0]) | st.floats(0.01, 0.99)
 
 
 def obtain(disk: PowerCutDisk, key: bytes = KEY) -> GenuineHeader:
-    return obtain_header(disk, key, RUNNER, FakeClock())
+    return obtain_header(disk, key, RUNNER, FakeClock(), VolumeRules())
 
 
 def steps_of(action: Callable[[PowerCutDisk], object], area: bytes) -> int:

@@ -22,6 +22,7 @@ from agent.disk_format import (
 from agent.errors import Refused
 from agent.header_guard import GenuineHeader, Unformatted, decide, update_record
 from agent.initialization import initialize, obtain_header
+from agent.policy import VolumeRules
 from tests.fakes.luks_headers import Metadata, forge, null_keyslots, null_segment
 from tests.unit.agent.fake_clock import FakeClock
 from tests.unit.agent.power_cut import PowerCutDisk
@@ -163,7 +164,7 @@ def test_the_header_area_is_read_once(ready: bytes) -> None:
             return data
 
     disk = Changing(SIZE, ready)
-    header = obtain_header(disk, KEY, RUNNER, FakeClock())
+    header = obtain_header(disk, KEY, RUNNER, FakeClock(), VolumeRules())
     assert header.image == ready[:IMAGE_BYTES]
     assert disk.reads == 1
     assert disk.steps == 0, "opening a disk that is as it should be writes nothing"
@@ -176,4 +177,4 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(size: in
             raise AssertionError(f"{len(data)} bytes written at {offset}")
 
     with pytest.raises(Refused, match="device-too-small"):
-        obtain_header(Small(size), KEY, RUNNER, FakeClock())
+        obtain_header(Small(size), KEY, RUNNER, FakeClock(), VolumeRules())

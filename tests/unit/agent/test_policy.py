@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -134,3 +134,21 @@ def test_no_mount_of_the_hosts_breaks_the_check(destination: str, source: str) -
         refuse_uncovered(Policy(policy), [ContainerMount(destination, source)], covered=())
     except Refused as refused:
         assert len(str(refused).encode()) < 990
+
+
+def test_size_uuid_and_format_are_enforced_as_they_stand() -> None:
+    rules = VolumeRules(minimum_size=4096, luks_uuid="a", format=Format.NEVER)
+    rules.require_size(4096)
+    rules.require_uuid("a")
+    attempts: dict[str, Callable[[], None]] = {
+        "policy-size": lambda: rules.require_size(4095),
+        "policy-uuid": lambda: rules.require_uuid("b"),
+        "format-forbidden": rules.require_format,
+    }
+    for rule, attempt in attempts.items():
+        with pytest.raises(Refused) as raised:
+            attempt()
+        assert raised.value.rule == rule
+    VolumeRules().require_size(0)
+    VolumeRules().require_uuid("anything")
+    VolumeRules().require_format()
