@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from agent import command_guard, command_proxy
 from agent.annotation import MAX_ANNOTATION, parse_annotation
 from agent.block_device import DirectDevice
 from agent.cdh import DEFAULT_SOCKET, DEFAULT_TIMEOUT, DataHubClient
@@ -74,6 +75,11 @@ def _status(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{status.name}: {', '.join(words)}\n")
 
 
+def _proxy(arguments: argparse.Namespace) -> None:
+    hub = DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
+    command_proxy.run_proxy(arguments, hub, _volumes(arguments))
+
+
 def _volumes(arguments: argparse.Namespace) -> Volumes:
     clock = SystemClock()
     hub = DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
@@ -136,6 +142,14 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--annotation", metavar="FILE", help="those of an annotation; - is stdin")
     which.add_argument("--all", action="store_true", help="all there are in this VM")
     unmount.set_defaults(command=_unmount)
+
+    proxy = commands.add_parser("proxy", help="stand in the way of kata-agent's protocol")
+    command_proxy.add_options(proxy)
+    proxy.set_defaults(command=_proxy)
+
+    guard = commands.add_parser("guard", help="stand on the data hub's socket")
+    command_guard.add_options(guard)
+    guard.set_defaults(command=command_guard.run_guard)
 
     status = commands.add_parser("status", help="list the volumes of this VM")
     status.add_argument("--json", action="store_true", help="as JSON")

@@ -6,13 +6,30 @@ import argparse
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from agent.block_device import DirectDevice
+from agent.cdh import DataHub
+from agent.clock import SystemClock
+from agent.commands import SystemRunner
+from agent.devices import DeviceFinder
 from agent.errors import Unavailable
-from agent.proxy import Address, Proxy, Takeover
+from agent.growth import Growth
+from agent.holds import Holds
+from agent.policy_source import PolicyFiles, load_policy
+from agent.proxy import Address, Proxy
+from agent.proxy_calls import Workers
+from agent.proxy_containers import Containers
 from agent.proxy_tls import DEFAULT_CONFIG, server_context
+from agent.proxy_volumes import VolumeCalls
+from agent.volume_lock import STATE_ROOT
+from agent.volumes import Volumes
+
+#: Seconds to wait for the disk of a volume that is mounted: it is there, or something is wrong.
+_GROWTH_DISK_SECONDS: Final = 5.0
 
 FRONT: Final = "front"
 MIDDLE: Final = "middle"
@@ -46,9 +63,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_proxy(arguments: argparse.Namespace, takeovers: Mapping[tuple[str, str], Takeover]) -> None:
+def run_proxy(arguments: argparse.Namespace, hub: DataHub, volumes: Volumes) -> None:
     """Serve until SIGTERM or SIGINT. Volumes stay mounted: containers use them."""
     mode: str = arguments.mode
+    workers = Workers()
+    holds = Holds(STATE_ROOT / "containers.json")
+    clock = SystemClock()
+    growth = Growth(
+        hub=hub,
+        runner=SystemRunner(),
+        clock=clock,
+        finder=DeviceFinder(clock, _GROWTH_DISK_SECONDS),
+        open_device=DirectDevice,
+    )
+    containers = Containers(volumes, holds, partial(load_policy, hub, PolicyFiles()), workers)
+    takeovers = {**containers.takeovers(), **VolumeCalls(holds, growth, workers).takeovers()}
     proxy = Proxy(
         arguments.listen or _DEFAULT_LISTEN[mode],
         arguments.upstream or _DEFAULT_UPSTREAM[mode],
@@ -58,17 +87,17 @@ def run_proxy(arguments: argparse.Namespace, takeovers: Mapping[tuple[str, str],
     serve(proxy)
 
 
-def serve(proxy: Proxy) -> None:
-    """Run a proxy until SIGTERM or SIGINT.
+def serve(proxy: Proxy, *, beside: Callable[[], Coroutine[None, None, None]] | None = None) -> None:
+    """Run a proxy until SIGTERM or SIGINT, and ``beside`` with it.
 
     Raises:
         Unavailable: it can't listen (``listen-failed``).
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(proxy))
+    asyncio.run(_serve(proxy, beside))
 
 
-async def _serve(proxy: Proxy) -> None:
+async def _serve(proxy: Proxy, beside: Callable[[], Coroutine[None, None, None]] | None) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,7 +107,10 @@ async def _serve(proxy: Proxy) -> None:
     except OSError as error:
         raise Unavailable("listen-failed", f"cannot listen: {error.strerror or error}") from None
     logging.getLogger(__name__).info("listening on %s", bound)
+    running = asyncio.create_task(beside()) if beside else None
     await stopped.wait()
+    if running:
+        running.cancel()
     await proxy.stop()
 
 

@@ -1,0 +1,96 @@
+"""A stand-in for kata-agent in the guest: binds mounts as the real one does. And a client for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agent.ttrpc import Client, Handler, Server, TtrpcError
+from proto import agent_pb2
+
+_SERVICE = "grpc.AgentService"
+_LOG = Path("/run/kata-stand-in.log")
+_BUNDLES = Path("/run/kata-stand-in")
+
+
+def _create(payload: bytes) -> bytes:
+    call = agent_pb2.CreateContainerRequest.FromString(payload)
+    if call.container_id.startswith("fail"):
+        raise TtrpcError(9, "the stand-in refuses it")
+    for mount in call.OCI.Mounts:
+        target = _BUNDLES / call.container_id / mount.destination.strip("/").replace("/", "-")
+        target.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "--bind", mount.source, target], check=True)
+        if "ro" in mount.options:
+            subprocess.run(["mount", "-o", "remount,bind,ro", target], check=True)
+    return b""
+
+
+def _remove(payload: bytes) -> bytes:
+    container_id = agent_pb2.RemoveContainerRequest.FromString(payload).container_id
+    for target in (_BUNDLES / container_id).glob("*"):
+        subprocess.run(["umount", target], check=True)
+        target.rmdir()
+    return b""
+
+
+def _logged(method: str, handler: Handler, payload: bytes) -> bytes:
+    with _LOG.open("a") as log:
+        log.write(json.dumps({"method": method, "payload": payload.hex()}) + "\n")
+    return handler(payload)
+
+
+def _serve(socket_path: str) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    handlers: dict[str, Handler] = {
+        "CreateContainer": _create,
+        "RemoveContainer": _remove,
+        "DestroySandbox": lambda _: b"",
+        "StartContainer": lambda payload: payload,
+    }
+    server = Server(
+        socket_path, {(_SERVICE, name): partial(_logged, name, handler) for name, handler in handlers.items()}
+    )
+    server.start()
+    signal.sigwait({signal.SIGTERM})
+    server.stop(1.0)
+
+
+def start(socket_path: str) -> int:
+    """Start it in a process of its own; the process id."""
+    _LOG.unlink(missing_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            quiet = os.open("/run/kata-stand-in.err", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            _serve(socket_path)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
+    return pid
+
+
+def calls(method: str) -> list[str]:
+    """The payloads it got for a method, in hexadecimal."""
+    lines = _LOG.read_text().splitlines() if _LOG.exists() else []
+    return [one["payload"] for one in map(json.loads, lines) if one["method"] == method]
+
+
+def call(socket_path: str, service: str, method: str, payload: str, timeout: float = 100.0) -> dict[str, Any]:
+    """Call a server by ttrpc; the payload is hexadecimal both ways."""
+    with Client(socket_path) as client:
+        try:
+            answer = client.call(service, method, bytes.fromhex(payload), timeout)
+        except TtrpcError as error:
+            return {"code": error.code, "message": error.message, "payload": ""}
+    return {"code": 0, "message": "", "payload": answer.hex()}
