@@ -7,7 +7,6 @@ read once, and the volume is later opened from the image it returns, never from 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from agent.block_device import BlockDevice, all_zero
 from agent.classification import Kind, classify
@@ -35,9 +34,6 @@ from agent.luks2_profile import (
     audit_known,
     require_equal_copies,
 )
-
-NOT_AUTHENTICATED: Final = "header-not-authenticated"
-"""The rule of a disk that no record of the key's holder vouches for."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
                 _compare(sealed.record, audited, device_size)
                 return GenuineHeader(image, audited, sealed.record, slot, in_place)
     raise Refused(
-        NOT_AUTHENTICATED,
+        "header-not-authenticated",
         f"no record on the disk fits its header under the released key: {_what_is_there(area, device_size)}. "
         "Expected a volume that this agent made with this key; check that the disk and the key id "
         "belong together",

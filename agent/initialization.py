@@ -36,14 +36,7 @@ from agent.disk_format import (
     State,
 )
 from agent.errors import Refused
-from agent.header_guard import (
-    NOT_AUTHENTICATED,
-    GenuineHeader,
-    decide,
-    put_in_place,
-    replace_header,
-    write_record,
-)
+from agent.header_guard import GenuineHeader, decide, put_in_place, replace_header, write_record
 from agent.luks2 import newest_valid
 from agent.luks2_profile import CIPHER, FORMAT_1, audit
 from agent.policy import VolumeRules
@@ -69,7 +62,7 @@ def obtain_header(
     try:
         found = decide(area, RecordKey(released_key), device.size)
     except Refused as refused:
-        if not rules.adopt or refused.rule != NOT_AUTHENTICATED:
+        if not rules.adopt or refused.rule != "header-not-authenticated":
             raise
         found = adopt(device, area, released_key, runner, rules)
     if isinstance(found, GenuineHeader):
