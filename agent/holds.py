@@ -97,7 +97,7 @@ class Holds:
 
 def _load(file: Path) -> list[Hold]:
     try:
-        text = file.read_text()
+        content = file.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -105,7 +105,7 @@ def _load(file: Path) -> list[Hold]:
     try:
         return [
             Hold(one["container_id"], tuple(CloudVolume(**volume) for volume in one["volumes"]))
-            for one in json.loads(text)
+            for one in json.loads(content.decode())
         ]
     except (ValueError, TypeError, KeyError):
         raise Unavailable(

@@ -98,13 +98,17 @@ def client_context(authority: Authority) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(authority.certificate))
 
 
-def call(port: int, context: ssl.SSLContext) -> bytes:
+def call_over_tls(port: int, context: ssl.SSLContext, service: str, method: str, payload: bytes) -> bytes:
     with (
         socket.create_connection(("127.0.0.1", port), 10) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
-        connection.sendall(request(1, "Echo", wrapped(b"over TLS"), service=SERVICE))
-        return unwrapped(read_frame(connection).response.payload)
+        connection.sendall(request(1, method, payload, service=service))
+        return read_frame(connection).response.payload
+
+
+def call(port: int, context: ssl.SSLContext) -> bytes:
+    return unwrapped(call_over_tls(port, context, SERVICE, "Echo", wrapped(b"over TLS")))
 
 
 def test_a_client_of_the_configured_authority_gets_through(port: int, authority: Authority) -> None:
