@@ -20,6 +20,7 @@ from agent.header_guard import GenuineHeader, write_record
 from agent.luks2 import Header, HeaderError, newest_valid
 from agent.luks2_profile import FOREIGN, AuditedHeader, audit, require_equal_copies
 from agent.policy import VolumeRules
+from agent.unlock_turn import unlock_turn
 
 _UNLOCK_SECONDS = 120.0
 _WRONG_KEY = 2
@@ -78,18 +79,19 @@ def _require_key_opens(image: bytes, audited: AuditedHeader, released_key: bytes
     try:
         os.ftruncate(memory, audited.data_offset_bytes + HEADER_AREA_BYTES)
         os.pwrite(memory, image, 0)
-        result = runner.run(
-            [
-                *("cryptsetup", "open", "--test-passphrase"),
-                *("--type", "luks2"),
-                *("--key-file", "-"),
-                f"/proc/self/fd/{memory}",
-            ],
-            stdin=released_key,
-            expected=(0, _WRONG_KEY),
-            timeout=_UNLOCK_SECONDS,
-            pass_fds=[memory],
-        )
+        with unlock_turn(audited):
+            result = runner.run(
+                [
+                    *("cryptsetup", "open", "--test-passphrase"),
+                    *("--type", "luks2"),
+                    *("--key-file", "-"),
+                    f"/proc/self/fd/{memory}",
+                ],
+                stdin=released_key,
+                expected=(0, _WRONG_KEY),
+                timeout=_UNLOCK_SECONDS,
+                pass_fds=[memory],
+            )
     finally:
         os.close(memory)
     if result.code == _WRONG_KEY:

@@ -149,7 +149,8 @@ FOREIGN: Final = Profile(
 class AuditedHeader:
     """The facts of a header that keeps to a profile; what the active mapping is compared with.
 
-    ``header_image_bytes`` is the length of both metadata copies and the keyslots area, from offset 0.
+    ``header_image_bytes`` is the length of both metadata copies and the keyslots area, from offset 0;
+    ``unlock_memory_kib`` what the costliest keyslot's key derivation takes, 0 for pbkdf2.
     """
 
     uuid: str
@@ -161,6 +162,7 @@ class AuditedHeader:
     header_image_bytes: int
     digest_id: int
     keyslot_ids: tuple[int, ...]
+    unlock_memory_kib: int
 
 
 def audit(header: Header, profile: Profile) -> AuditedHeader:
@@ -192,6 +194,7 @@ def audit(header: Header, profile: Profile) -> AuditedHeader:
         header_image_bytes=header.image_bytes,
         digest_id=digest_id,
         keyslot_ids=tuple(sorted(map(int, metadata["keyslots"]))),
+        unlock_memory_kib=max(one["kdf"].get("memory", 0) for one in metadata["keyslots"].values()),
     )
 
 

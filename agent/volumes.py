@@ -32,6 +32,7 @@ from agent.keys import fetch_key, key_uri
 from agent.plain import PlainMappings, needs_filesystem
 from agent.policy import Encryption, Policy, VolumeRules, rules_for
 from agent.shield import Shields, key_mark
+from agent.unlock_turn import unlock_turn
 
 MOUNT_ROOT = Path("/run/cloud-volumes")
 STATE_ROOT = Path("/run/confidential-csi-agent")
@@ -236,7 +237,8 @@ class Volumes:
             header = obtain_header(device, key, self._runner, self._clock, rules)
         opened = self._open(volume, rules, disk, header)
         if rules.discard:
-            self._mapper.allow_discards(opened.mapping.name, key)
+            with unlock_turn(header.audited):
+                self._mapper.allow_discards(opened.mapping.name, key)
             opened = self._verify(volume, rules, disk, opened.mapping)
         if header.record.state is not State.READY:
             self._filesystems.make(opened.mapping.path)
@@ -265,12 +267,13 @@ class Volumes:
         link = STATE_ROOT / f"{volume.name}.link"
         link.unlink(missing_ok=True)
         try:
-            self._hub.open_encrypted(
-                device_path=str(shield.mapping.path),
-                key_uri=key_uri(volume.key_id),
-                mapper_name=volume.mapper_name,
-                link_path=str(link),
-            )
+            with unlock_turn(header.audited):
+                self._hub.open_encrypted(
+                    device_path=str(shield.mapping.path),
+                    key_uri=key_uri(volume.key_id),
+                    mapper_name=volume.mapper_name,
+                    link_path=str(link),
+                )
         finally:
             link.unlink(missing_ok=True)
         mapping = self._mapper.find(volume.mapper_name)

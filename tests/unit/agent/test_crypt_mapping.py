@@ -22,6 +22,7 @@ HEADER = AuditedHeader(
     header_image_bytes=1081344,
     digest_id=0,
     keyslot_ids=(0,),
+    unlock_memory_kib=0,
 )
 MAPPING = Mapping("caa-vol-0", "CRYPT-LUKS2-6f1c7c0e3f0a4d5e9a570c8a5a0d9b11-caa-vol-0", "253:1")
 SIZE = 64 << 20

@@ -76,6 +76,7 @@ def test_the_facts_of_a_header_of_format_1() -> None:
         header_image_bytes=32 * 1024 + 1024 * 1024,
         digest_id=0,
         keyslot_ids=(0, 1),
+        unlock_memory_kib=0,
     )
 
 
