@@ -43,6 +43,7 @@ def node(
     """Hand volumes over to Kata on one node (beside the node-driver-registrar)."""
     configure(log_format, log_level)
     direct_volumes = DirectVolumes(direct_volumes_root)
+    direct_volumes.clear_leftovers()
     services = {
         # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
         "Identity": IdentityService(can_expand=True, readiness=direct_volumes.readiness),

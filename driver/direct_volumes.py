@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
+import fcntl
 import os
 import stat
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from driver import mountinfo
@@ -66,7 +69,6 @@ class DirectVolumes:
         """Disk id per directory name, to find a disk without reading every record; see find()."""
         self._examined: tuple[int, int] | None = None
         """Device and inode of the root last found good: a node's mount table is long, and is read once."""
-        self._remove_leftovers()
 
     def readiness(self) -> str | None:
         """None if records written here reach Kata and CAA, else why they can't.
@@ -155,18 +157,17 @@ class DirectVolumes:
         directory = self.root / name
         existed = directory.is_dir()
         try:
-            work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
-            try:
+            with self._work_directory() as work:
                 _write_durably(work / mountinfo.FILE_NAME, info.encode())
                 _sync_directory(work)
-                _move_into_place(work, directory)
-                _sync_directory(self.root)
-            except BaseException:
-                if not existed:
-                    with suppress(OSError):  # take it back, if it got that far
-                        directory.rename(work)
-                _discard(work)
-                raise
+                try:
+                    _move_into_place(work, directory)
+                    _sync_directory(self.root)
+                except BaseException:
+                    if not existed:
+                        with suppress(OSError):  # take it back, if it got that far
+                            directory.rename(work)
+                    raise
         except OSError as error:
             raise Internal(f"can't write the record of {target_path!r}: {error.strerror}") from error
         self._remember(name, info.device)
@@ -190,12 +191,9 @@ class DirectVolumes:
             with os.scandir(directory) as entries:
                 if any(entry.is_dir(follow_symlinks=False) for entry in entries):
                     raise Internal(f"{directory} holds a directory, which no record does; look at it")
-            work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
-            try:
+            with self._work_directory() as work:
                 directory.rename(work)
                 _sync_directory(self.root)
-            finally:
-                _discard(work)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -204,15 +202,18 @@ class DirectVolumes:
     def _read(self, name: str) -> MountInfo | None:
         path = self.root / name / mountinfo.FILE_NAME
         try:
-            with path.open("rb") as file:
-                content = file.read(_MAXIMUM_FILE_BYTES + 1)
+            content = _read_regular(path)
         except FileNotFoundError:
             if not path.parent.is_dir():
                 return None
             raise mountinfo.Damaged(f"{mountinfo.FILE_NAME} is missing") from None
         except NotADirectoryError:
             return None
+        except IsADirectoryError:
+            raise mountinfo.Damaged(f"{mountinfo.FILE_NAME} is a directory") from None
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise mountinfo.Damaged(f"{mountinfo.FILE_NAME} is a link or a socket") from None
             raise Internal(f"can't read {path}: {error.strerror}") from error
         if len(content) > _MAXIMUM_FILE_BYTES:
             raise mountinfo.Damaged(f"larger than {_MAXIMUM_FILE_BYTES} bytes")
@@ -234,18 +235,43 @@ class DirectVolumes:
         with self._mutex:
             self._disk_ids[name] = disk_id
 
-    def _remove_leftovers(self) -> None:
-        """Clear away what a killed process was preparing or taking apart."""
+    def clear_leftovers(self) -> None:
+        """Clear away what killed processes were preparing or taking apart, not what a live one is."""
         try:
             names = _entry_names(self.root)
         except OSError:
             return  # not there yet: readiness() says so, and there is nothing to clear
         for name in names:
             if name.startswith(_WORK_PREFIX):
-                _discard(self.root / name)
+                with suppress(OSError), _locked(self.root / name, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    _discard(self.root / name)
+
+    @contextmanager
+    def _work_directory(self) -> Iterator[Path]:
+        """A directory that no reader decodes; what is in it at the end is discarded.
+
+        Its lock keeps other processes from clearing it away. One that did so before the lock was taken
+        makes the next step fail, never end in an empty record.
+        """
+        work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
+        try:
+            with _locked(work, fcntl.LOCK_EX):
+                yield work
+        finally:
+            _discard(work)
 
 
 _MOUNT_IT = "mount the host's directory there (hostPath)"
+
+
+@contextmanager
+def _locked(directory: Path, operation: int) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _entry_names(directory: Path) -> set[str]:
@@ -269,6 +295,20 @@ def _file_system_type(directory: Path) -> str:
             if line.startswith(f"{mount_id} "):
                 return line.partition(" - ")[2].split()[0]
     raise OSError(None, "its mount is not listed in /proc/self/mountinfo")
+
+
+def _read_regular(path: Path) -> bytes:
+    """The content, up to a byte more than a record may have.
+
+    Raises:
+        mountinfo.Damaged: not a regular file; a pipe would keep its reader waiting.
+        OSError: the system refused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise mountinfo.Damaged(f"{mountinfo.FILE_NAME} is not a regular file")
+        return file.read(_MAXIMUM_FILE_BYTES + 1)
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -159,7 +159,11 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return SCRUBBER.scrub(json.dumps(entry, default=str))
+        # Before it is encoded, too: a traceback shows repr, whose JSON is one more written form.
+        plain = {
+            name: SCRUBBER.scrub(value) if isinstance(value, str) else value for name, value in entry.items()
+        }
+        return SCRUBBER.scrub(json.dumps(plain, default=str))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

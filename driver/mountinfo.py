@@ -82,7 +82,8 @@ def decode(content: bytes) -> MountInfo:
     if not isinstance(data, dict) or data.get("volume-type") != VOLUME_TYPE:
         raise Damaged(f"not an object of volume-type {VOLUME_TYPE}")
     device, fs_type = data.get("device"), data.get("fstype")
-    metadata, options = data.get("metadata", {}), data.get("options", [])
+    # Go writes an empty map or list as null, and CAA's readers take it for one.
+    metadata, options = data.get("metadata") or {}, data.get("options") or []
     if not (isinstance(device, str) and isinstance(fs_type, str)):
         raise Damaged("device and fstype must be strings")
     if not (isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())):

@@ -57,7 +57,9 @@ class NodeService:
         target = self._target(request.target_path)
         directory_name(target.text)  # refuses a path too long for a record before anything is done
         info = _mount_info(request)
-        with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
+        with self._in_flight.hold(
+            f"volume {request.volume_id}", f"disk {info.device}", f"target path {target.path}"
+        ):
             self._volumes.require_ready()
             self._refuse_second_target(request.volume_id, info.device, target)
             if self._is_published(target, info):
@@ -83,7 +85,7 @@ class NodeService:
         that is left for the next PodVM, even when something blocks the target.
         """
         target = self._target(request.target_path)
-        with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.text}"):
+        with self._in_flight.hold(f"volume {request.volume_id}", f"target path {target.path}"):
             self._volumes.require_ready()
             self._volumes.remove(target.text)
             target.remove()

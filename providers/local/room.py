@@ -28,7 +28,8 @@ TAGS = "tags.json"
 TEMPORARY_PREFIX = ".tmp-"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC
+# Non-blocking: a pipe in place of a file would keep its opener waiting.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAXIMUM_TAGS_BYTES = 256 * 1024
 _LOCK_POLL_SECONDS = 0.02
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -242,6 +243,8 @@ def _read(room: int, name: str, directory: int) -> StoredObject | None:
     """The object open as ``directory``; None if it was deleted while it was read."""
     try:
         with _closing(os.open(TAGS, os.O_RDONLY | _FILE, dir_fd=directory)) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise CorruptStateError(f"the tags of {name} are not a regular file; a person must look")
             tags = os.read(file, _MAXIMUM_TAGS_BYTES)
         disk = os.stat(DISK, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError as error:

@@ -33,7 +33,9 @@ class Worker:
 
     def start(self) -> NodeService:
         """A plugin as after a (re)start: it knows only what is on disk."""
-        return NodeService("worker-1", DirectVolumes(self.root))
+        volumes = DirectVolumes(self.root)
+        volumes.clear_leftovers()
+        return NodeService("worker-1", volumes)
 
     def target(self, volume: str = "pvc-1", pod_uid: str = POD_UID) -> str:
         """A target path as kubelet makes it, its parent created."""

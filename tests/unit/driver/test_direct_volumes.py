@@ -6,8 +6,10 @@ import base64
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,8 +144,66 @@ def test_leftovers_of_a_killed_process_are_cleared_at_start_and_nothing_else(nod
     (node.root / "of someone else").mkdir()
     (node.root / ".hidden").touch()
     before = names(node.root)
-    DirectVolumes(node.root)
+    DirectVolumes(node.root).clear_leftovers()
     assert names(node.root) == before - {leftover.name}
+
+
+def test_what_a_live_process_prepares_is_not_cleared_away(
+    node: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second plugin process starts while the first is about to put a record in place."""
+    sync = os.fsync
+    swept = []
+
+    def sweep_then_sync(descriptor: int) -> None:
+        DirectVolumes(node.root).clear_leftovers()
+        swept.append(descriptor)
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", sweep_then_sync)
+        DirectVolumes(node.root).write("/t", _INFO)
+    assert swept
+    assert DirectVolumes(node.root).read("/t") == _INFO
+
+
+def test_a_record_whose_preparation_was_cleared_away_is_not_put_in_place_empty(
+    node: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window before the lock is taken: the write fails, and is repeated by its caller."""
+    make = tempfile.mkdtemp
+
+    def make_and_lose(**arguments: object) -> str:
+        work = make(prefix=str(arguments["prefix"]), dir=str(arguments["dir"]))
+        DirectVolumes(node.root).clear_leftovers()
+        return work
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkdtemp", make_and_lose)
+        with pytest.raises(Internal, match="can't write the record"):
+            DirectVolumes(node.root).write("/t", _INFO)
+    assert names(node.root) == set()
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link", "socket"])
+def test_an_odd_entry_of_someone_else_disturbs_no_other_volume(node: Worker, kind: str) -> None:
+    """One bad entry must not keep every pod of the node from starting, nor hold a thread for ever."""
+    volumes = DirectVolumes(node.root)
+    odd = node.root / directory_name("/odd") / "mountInfo.json"
+    odd.parent.mkdir()
+    if kind == "directory":
+        odd.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "link":
+        odd.symlink_to("/etc/passwd")
+    else:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(odd))
+    volumes.write("/t", _INFO)
+    assert volumes.find(_INFO.device) == ["/t"]
+    with pytest.raises(mountinfo.Damaged):
+        volumes.read("/odd")
 
 
 def test_disks_are_found_by_id_whoever_wrote_or_removed_the_record(node: Worker) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver import logs
-from driver.logs import SCRUBBER, STRIPPED, secret_values, strip_secrets
+from driver.logs import SCRUBBER, STRIPPED, JsonFormatter, TextFormatter, secret_values, strip_secrets
 from driver.required_fields import REQUIRED_FIELDS
 from proto import csi_pb2
 from tests.fakes.memory_provider import MemoryCloud, MemoryProvider, raising
@@ -140,6 +140,22 @@ def test_any_secret_value_is_blanked_in_all_its_written_forms(secrets: dict[str,
                 shown = SCRUBBER.scrub(f"a {form} b")
                 assert value not in shown.replace(STRIPPED, "")
     assert SCRUBBER.scrub("a b") == "a b"
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+def test_a_secret_of_many_lines_is_blanked_in_a_traceback(formatter: logging.Formatter) -> None:
+    """Field case L1: a key in PEM form, shown by an exception as ``repr`` and then written as JSON."""
+    several_lines = "-----BEGIN KEY-----\nMIIS3CR3T\\x\n-----END KEY-----\n"
+    request = csi_pb2.DeleteVolumeRequest(volume_id="v", secrets={"k": several_lines})
+    with SCRUBBER.hold(request):
+        try:
+            raise KeyError(several_lines)
+        except KeyError as error:
+            about = (type(error), error, error.__traceback__)
+            record = logging.LogRecord("q", logging.ERROR, "f", 1, "failed", None, about)
+            line = formatter.format(record)
+    assert "KeyError" in line
+    assert "MIIS3CR3T" not in line
 
 
 def test_a_secret_too_short_to_search_for_is_still_stripped_from_the_logged_request() -> None:

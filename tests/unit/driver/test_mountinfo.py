@@ -76,7 +76,6 @@ def test_deep_nesting_is_damaged() -> None:
         ("metadata", {"cloud-volume-path": 1}),
         ("metadata", {"cloud-volume-path": True}),
         ("metadata", ["cloud-volume-path"]),
-        ("metadata", None),
         ("options", "ro"),
         ("options", [1]),
         ("options", ["rbind"]),

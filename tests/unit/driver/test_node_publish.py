@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from driver.direct_volumes import DirectVolumes
 from driver.errors import (
     Aborted,
     AlreadyExists,
@@ -19,6 +20,7 @@ from driver.errors import (
     InvalidArgument,
     Unavailable,
 )
+from driver.mountinfo import MountInfo
 from proto import csi_pb2
 from tests.lab.caa import attach_scan
 from tests.unit.driver.node_support import (
@@ -274,6 +276,43 @@ def test_a_disk_has_one_target_whatever_its_volumes_are_called(node: Worker) -> 
         publish(plugin, other, volume_id="static-volume")
     unpublish(plugin, target, volume_id="local:vol-1")
     publish(plugin, other, volume_id="static-volume")
+
+
+def test_a_record_with_nulls_as_go_writes_them_counts(node: Worker) -> None:
+    """Field case C6: an empty list or map of Go is null in JSON, and CAA's scans take it."""
+    target, other = node.target("pvc-1"), node.target("pvc-2")
+    plugin = node.start()
+    publish(plugin, target)
+    record = node.record(target) / "mountInfo.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "options": None}))
+    with pytest.raises(FailedPrecondition, match="delete the other pod first"):
+        publish(node.start(), other, volume_id="local:other")
+    assert expand(node.start(), target, required=1 << 30) == 1 << 30
+
+
+def test_two_volumes_over_one_disk_published_at_once_end_with_one_record(
+    node: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Field case C6, both calls inside the node plugin at the same moment."""
+    targets = {"pvc-1": node.target("pvc-1"), "local:csi-vol-pvc-1": node.target("pvc-2")}
+    plugin = node.start()
+    inside, proceed = threading.Event(), threading.Event()
+    write = DirectVolumes.write
+
+    def slow_write(volumes: DirectVolumes, target_path: str, info: MountInfo) -> None:
+        inside.set()
+        assert proceed.wait(10)
+        write(volumes, target_path, info)
+
+    monkeypatch.setattr(DirectVolumes, "write", slow_write)
+    first = threading.Thread(target=publish, args=(plugin, targets["pvc-1"]), kwargs={"volume_id": "pvc-1"})
+    first.start()
+    assert inside.wait(10)
+    with pytest.raises(Aborted):
+        publish(plugin, targets["local:csi-vol-pvc-1"], volume_id="local:csi-vol-pvc-1")
+    proceed.set()
+    first.join(10)
+    assert names(node.root) == {node.record(targets["pvc-1"]).name}
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,13 @@ def test_a_disk_in_use_is_copied_where_blocks_are_shared(reflink_directory: Path
         clone = create(provider, "clone", source=of_volume(volume))
     assert (reflink_directory / "snapshots" / snapshot.handle / "disk.raw").read_bytes() == b"x" * MIB
     assert (reflink_directory / "volumes" / clone.handle / "disk.raw").read_bytes() == b"x" * MIB
+
+
+def test_a_pipe_in_place_of_tags_keeps_nobody_waiting(backend: LocalBackend, provider: LocalProvider) -> None:
+    good, bad = create(provider, "good"), create(provider, "bad")
+    tags = backend.disk(bad.handle).with_name("tags.json")
+    tags.unlink()
+    os.mkfifo(tags)
+    with pytest.raises(CorruptStateError, match="not a regular file"):
+        provider.get_volume_info(bad.handle, soon())
+    assert volumes(provider).items == (good,)
