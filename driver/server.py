@@ -32,6 +32,8 @@ _SETTLE_SECONDS = 0.2
 #: After the grace period calls are canceled; this long (seconds) they may take to notice.
 _CANCELED_SECONDS = 1.0
 
+_SIGNAL_POLL_SECONDS = 0.25
+
 
 class Server:
     """Serves CSI services, given by their name in csi.proto (``Identity``, ``Controller``, ``Node``).
@@ -102,7 +104,9 @@ def serve_until_signal(server: Server, grace_seconds: float) -> None:
         signal.signal(number, request_stop)
     server.start()
     _LOG.info("serving", extra={"fields": {"endpoint": server.target}})
-    stop.wait()
+    # Not one long wait: a signal that arrives just before a thread begins to wait does not end the wait.
+    while not stop.wait(_SIGNAL_POLL_SECONDS):
+        pass
     _LOG.info("stopping", extra={"fields": {"grace_seconds": grace_seconds}})
     if server.stop(grace_seconds):
         _LOG.info("stopped")
