@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from agent.proxy_upstream import Upstream
 from agent.ttrpc_async import Stream, status_response
 from agent.ttrpc_frame import (
     MAX_DATA,
@@ -27,7 +28,6 @@ from agent.ttrpc_frame import (
     Code,
     Frame,
     MessageType,
-    OversizedFrame,
     RequestGate,
     TtrpcConnectionError,
     TtrpcError,
@@ -36,9 +36,6 @@ from agent.ttrpc_server import remove_stale_socket
 from proto import ttrpc_pb2
 
 _MAX_CONNECTIONS: Final = 64
-_MAX_PENDING: Final = 16_384
-"""Calls of one connection that the upstream has not answered; a container's processes are waited for with one
-each, for as long as they run."""
 _MAX_TAKEN_BYTES: Final = 64 << 20
 """Of requests that are being worked on here, over all connections."""
 _CALL_BYTES: Final = 16 << 10
@@ -47,7 +44,7 @@ _FRAME_TIMEOUT: Final = 30.0
 _UPSTREAM_WAIT: Final = 60.0
 _UPSTREAM_POLL: Final = 0.1
 _HANDSHAKE_TIMEOUT: Final = 10.0
-_LAST_STREAM_ID: Final = 0xFFFF_FFFF
+_STOP_SECONDS: Final = 15.0
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +76,6 @@ class Forward(Protocol):
 Takeover = Callable[[ttrpc_pb2.Request, Forward], Awaitable[ttrpc_pb2.Response]]
 """Answers a call in the upstream's place; raises TtrpcError to answer with a status."""
 
-_Deliver = Callable[[Frame | None], Awaitable[None]]
-"""Gets the upstream's answer, or None when the connection is lost."""
-
 
 class Proxy:
     """Listens on ``listen`` and forwards to ``upstream``, but for the calls that ``takeovers`` names.
@@ -108,7 +102,8 @@ class Proxy:
         self._upstream_wait = upstream_wait
         self._frame_timeout = frame_timeout
         self._taken_bytes = 0
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], _Connection] = {}
+        self._stopping = False
         self._server: asyncio.Server | None = None
 
     async def start(self) -> Address:
@@ -140,17 +135,25 @@ class Proxy:
         )
         return Address(host=self._listen.host, port=self._server.sockets[0].getsockname()[1])
 
-    async def stop(self) -> None:
-        """Stop listening and cut every connection. Calls that are being worked on here are finished."""
+    async def stop(self, grace: float = _STOP_SECONDS) -> None:
+        """Stop listening and cut every connection.
+
+        Calls that are being worked on here get ``grace`` seconds for the upstream's answer.
+        """
         if self._server is None:
             return
         self._server.close()
         if self._listen.path:
             Path(self._listen.path).unlink(missing_ok=True)
-        connections = list(self._connections)
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        self._stopping = True
+        for connection in self._connections.values():
+            connection.cut()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=grace)
+        for connection in self._connections.values():
+            connection.cut_upstream()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=grace)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer, self._frame_timeout)
@@ -159,13 +162,12 @@ class Proxy:
             _log.warning("refused a connection: there are %d already", _MAX_CONNECTIONS)
             stream.cut()
             return
-        self._connections.add(task)
         connection = _Connection(self, stream)
-        with suppress(asyncio.CancelledError):  # By ``stop``; asyncio would log it.
-            try:
-                await connection.serve()
-            finally:
-                self._connections.discard(task)
+        self._connections[task] = connection
+        try:
+            await connection.serve()
+        finally:
+            del self._connections[task]
 
     def takeover(self, request: ttrpc_pb2.Request) -> Takeover | None:
         return self._takeovers.get((request.service, request.method))
@@ -199,7 +201,7 @@ class Proxy:
                         opened = await asyncio.open_connection(self._upstream.host, self._upstream.port)
                 return Stream(*opened, self._frame_timeout)
             except OSError as error:  # TimeoutError is one.
-                if time.monotonic() + _UPSTREAM_POLL > deadline:
+                if self._stopping or time.monotonic() + _UPSTREAM_POLL > deadline:
                     raise TtrpcConnectionError(
                         f"nothing answers on {self._upstream}: {error.strerror or error}", sent=False
                     ) from None
@@ -212,7 +214,7 @@ class _Connection:
     def __init__(self, proxy: Proxy, stream: Stream) -> None:
         self._proxy = proxy
         self._stream = stream
-        self._upstream = _Upstream(proxy.connect)
+        self._upstream = Upstream(proxy.connect)
         self._gate = RequestGate()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -234,6 +236,12 @@ class _Connection:
             # What was begun here is brought to its end, with the upstream's answer.
             await self._finish()
             await self._upstream.close()
+
+    def cut(self) -> None:
+        self._stream.cut()
+
+    def cut_upstream(self) -> None:
+        self._upstream.cut()
 
     async def _finish(self) -> None:
         if self._tasks:
@@ -313,95 +321,6 @@ class _Connection:
     async def _send(self, stream_id: int, kind: int, flags: int, data: bytes) -> None:
         with suppress(ChannelClosed):  # Nobody is left to tell; ``serve`` ends by itself.
             await self._stream.send(stream_id, kind, flags, data)
-
-
-class _Upstream:
-    """The connection to the upstream server of one client: made when needed, and again when lost."""
-
-    def __init__(self, connect: Callable[[], Awaitable[Stream]]) -> None:
-        self._connect = connect
-        self._connecting = asyncio.Lock()
-        self._link: _Link | None = None
-
-    async def send(self, flags: int, data: bytes, deliver: _Deliver) -> None:
-        """Send a request; ``deliver`` is called once, unless this raises with ``sent`` false.
-
-        Raises:
-            TtrpcError: too many calls are waiting for an answer.
-            TtrpcConnectionError: there is no connection.
-        """
-        async with self._connecting:
-            if self._link is None or self._link.lost:
-                self._link = _Link(await self._connect())
-            link = self._link
-        await link.send(flags, data, deliver)
-
-    async def close(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-
-
-class _Link:
-    """One connection: numbers the requests, and gives each answer to whom it belongs."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._pending: dict[int, _Deliver] = {}
-        self._next_id = 1
-        self.lost = False
-        self._reader = asyncio.create_task(self._receive_all())
-
-    async def send(self, flags: int, data: bytes, deliver: _Deliver) -> None:
-        if self.lost:
-            raise TtrpcConnectionError("the connection to the upstream was lost", sent=False)
-        if len(self._pending) >= _MAX_PENDING:
-            raise TtrpcError(Code.RESOURCE_EXHAUSTED, f"{_MAX_PENDING} calls wait for an answer already")
-        stream_id = self._next_id
-        self._next_id += 2
-        self._pending[stream_id] = deliver
-        if self._next_id > _LAST_STREAM_ID:
-            self.lost = True  # To new calls: the ids are used up.
-        try:
-            await self._stream.send(stream_id, MessageType.REQUEST, flags, data)
-        except ChannelClosed as error:
-            # The reader tells ``deliver``.
-            raise TtrpcConnectionError(f"sending to the upstream failed: {error}", sent=True) from None
-
-    async def close(self) -> None:
-        self._give_up()
-        await asyncio.wait([self._reader])
-
-    def _give_up(self) -> None:
-        self.lost = True
-        self._stream.cut()
-
-    async def _receive_all(self) -> None:
-        try:
-            while True:
-                message = await self._stream.receive()
-                await self._take(message)
-        except ChannelClosed as error:
-            _log.debug("an upstream connection ended: %s", error)
-        finally:
-            self._give_up()
-            pending, self._pending = self._pending, {}
-            for deliver in pending.values():
-                await deliver(None)
-
-    async def _take(self, message: Frame | OversizedFrame) -> None:
-        if isinstance(message, Frame) and message.type not in (MessageType.RESPONSE, MessageType.DATA):
-            return  # Left for later versions of the protocol.
-        deliver = self._pending.pop(message.stream_id, None)
-        if deliver is None:
-            return  # Nothing of ours.
-        if isinstance(message, OversizedFrame):
-            problem = TtrpcError(Code.RESOURCE_EXHAUSTED, f"an answer of {message.length} bytes is too large")
-        elif message.type == MessageType.DATA:
-            problem = TtrpcError(Code.UNIMPLEMENTED, "the answer is a stream; only unary calls are forwarded")
-        else:
-            await deliver(message)
-            return
-        await deliver(Frame(message.stream_id, MessageType.RESPONSE, 0, status_response(problem)))
 
 
 def _lost() -> bytes:

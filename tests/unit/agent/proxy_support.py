@@ -42,7 +42,7 @@ def running_proxy(
         try:
             yield bound
         finally:
-            asyncio.run_coroutine_threadsafe(proxy.stop(), loop).result(20)
+            asyncio.run_coroutine_threadsafe(proxy.stop(grace=1.0), loop).result(20)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
