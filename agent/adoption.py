@@ -57,7 +57,7 @@ def adopt(
         minimum_size=device.size,
     )
     write_record(device, key, image, record, slot=0)
-    return GenuineHeader(image, audited, record, slot=0, in_place=True)
+    return GenuineHeader(image, audited, record, slot=0, in_place=True, backed=False)
 
 
 def _require_room(header: Header, audited: AuditedHeader) -> None:

@@ -62,9 +62,21 @@ class Filesystems:
     def make(self, device: Path) -> None:
         """Make an empty ext4 on ``device``, and wait until it is on the disk.
 
+        A volume is mounted only after its record says ``ready``, so an ext4 that was ever mounted means that
+        the host brought back an older record.
+
+        Raises:
+            Refused: there is such an ext4 (``filesystem-in-use``); nothing was written.
+
         Discard stays off: it would tell the host which blocks are in use. Inode tables are zeroed lazily by
         the kernel, so that a large disk does not keep its first container waiting.
         """
+        if was_mounted(device):
+            raise Refused(
+                "filesystem-in-use",
+                f"{device} holds an ext4 that was mounted before, but the record on the disk says that it is "
+                "still to be made: an older record was brought back; restore a snapshot",
+            )
         self._runner.run(
             ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_journal_init=0", str(device)],
             timeout=_MKFS_SECONDS,
@@ -160,6 +172,18 @@ def ext4_size(device: Path) -> int:
     low, high = struct.unpack_from("<I", superblock, 0x4)[0], struct.unpack_from("<I", superblock, 0x150)[0]
     blocks: int = low + (high << 32)
     return blocks * _block_bytes(superblock)
+
+
+def was_mounted(device: Path) -> bool:
+    """Whether there is an ext4 on ``device`` that was once mounted for writing."""
+    try:
+        superblock = _superblock(device)
+    except Refused:
+        return False
+    # s_mtime and s_mnt_count: the kernel sets both at the first such mount.
+    mount_time: int = struct.unpack_from("<I", superblock, 0x2C)[0]
+    mount_count: int = struct.unpack_from("<H", superblock, 0x34)[0]
+    return mount_time != 0 or mount_count != 0
 
 
 def _largest_tail(device: Path) -> int:

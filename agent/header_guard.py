@@ -47,6 +47,9 @@ class GenuineHeader:
     slot: int
     #: False when the image stands in the redo area only and must still be put in place.
     in_place: bool
+    #: Whether the other slot holds a record in the same state for the same image, so that the loss of
+    #: either slot changes nothing.
+    backed: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
             if sealed.fits(key, image):
                 audited = _audit(image)
                 _compare(sealed.record, audited, device_size)
-                return GenuineHeader(image, audited, sealed.record, slot, in_place)
+                backed = _is_backed(area, key, image, sealed.record, slot)
+                return GenuineHeader(image, audited, sealed.record, slot, in_place, backed)
     raise Refused(
         "header-not-authenticated",
         f"no record on the disk fits its header under the released key: {_what_is_there(area, device_size)}. "
@@ -91,13 +95,19 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
     )
 
 
-def put_in_place(device: BlockDevice, header: GenuineHeader) -> GenuineHeader:
-    """Finish a header change that was cut short, by copying the redo image in place."""
-    if header.in_place:
-        return header
-    device.write(0, header.image)
-    device.flush()
-    return replace(header, in_place=True)
+def finish_change(device: BlockDevice, key: RecordKey, header: GenuineHeader) -> GenuineHeader:
+    """Finish a change that was cut short: put the redo image in place, make both slots say ``ready``.
+
+    Without the second, a slot that goes bad (or is zeroed by the host) could bring back the record in state
+    ``initialising`` that stood in the other one, and the volume would be formatted.
+    """
+    if not header.in_place:
+        device.write(0, header.image)
+        device.flush()
+        header = replace(header, in_place=True)
+    if header.record.state is State.READY and not header.backed:
+        header = update_record(device, key, header)
+    return header
 
 
 def replace_header(device: BlockDevice, key: RecordKey, image: bytes, record: Record, slot: int) -> None:
@@ -130,8 +140,8 @@ def update_record(
     """Change the record's fields for the header in place.
 
     Both slots are rewritten, one after the other: when a sector goes bad later, the older record that takes
-    over says the same. Above all no record in state ``initialising``, which allows formatting, outlives
-    the first one in state ``ready``.
+    over says the same. Above all no record in state ``initialising``, which allows formatting, stays beside
+    one in state ``ready``; :func:`finish_change` sees to that when this is cut short.
     """
     record = replace(
         header.record,
@@ -142,7 +152,12 @@ def update_record(
     write_record(device, key, header.image, record, 1 - header.slot)
     record = replace(record, sequence=record.sequence + 1)
     write_record(device, key, header.image, record, header.slot)
-    return replace(header, record=record)
+    return replace(header, record=record, backed=True)
+
+
+def _is_backed(area: bytes, key: RecordKey, image: bytes, record: Record, slot: int) -> bool:
+    other = parse_slot(slot_of(area, 1 - slot))
+    return other is not None and other.record.state is record.state and other.fits(key, image)
 
 
 def _newest_first(area: bytes) -> list[tuple[int, SealedRecord]]:

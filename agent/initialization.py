@@ -36,7 +36,7 @@ from agent.disk_format import (
     State,
 )
 from agent.errors import Refused
-from agent.header_guard import GenuineHeader, decide, put_in_place, replace_header, write_record
+from agent.header_guard import GenuineHeader, decide, finish_change, replace_header, write_record
 from agent.luks2 import newest_valid
 from agent.luks2_profile import CIPHER, FORMAT_1, audit
 from agent.policy import VolumeRules
@@ -59,8 +59,9 @@ def obtain_header(
         Unavailable: cryptsetup or the device failed; a later call carries on.
     """
     area = device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
+    key = RecordKey(released_key)
     try:
-        found = decide(area, RecordKey(released_key), device.size)
+        found = decide(area, key, device.size)
     except Refused as refused:
         if not rules.adopt or refused.rule != "header-not-authenticated":
             raise
@@ -69,7 +70,7 @@ def obtain_header(
         rules.require_uuid(found.audited.uuid)
         if found.record.state is not State.READY:
             rules.require_format()
-        return found if rules.read_only else put_in_place(device, found)
+        return found if rules.read_only else finish_change(device, key, found)
     rules.require_format()
     require_blank(device, clock, claimed=found.claimed)
     return initialize(device, released_key, runner)

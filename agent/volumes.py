@@ -7,10 +7,9 @@ verified, in the same way as what was made just now.
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,11 +32,9 @@ from agent.plain import PlainMappings, needs_filesystem
 from agent.policy import Encryption, Policy, VolumeRules, rules_for
 from agent.shield import Shields, key_mark
 from agent.unlock_turn import unlock_turn
+from agent.volume_lock import STATE_ROOT, volume_lock
 
 MOUNT_ROOT = Path("/run/cloud-volumes")
-STATE_ROOT = Path("/run/confidential-csi-agent")
-LOCK_SECONDS = 300.0
-_LOCK_POLL_SECONDS = 0.05
 _MAPPER_PREFIX = "caa-"
 
 
@@ -172,7 +169,7 @@ class Volumes:
 
     def _mount_one(self, volume: CloudVolume, rules: VolumeRules) -> bool:
         """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
-        with self._locked(volume.name):
+        with volume_lock(volume.name, self._clock):
             disk = self._finder.find(volume)
             rules.require_size(disk.size)
             mounted = self._find_mounted(volume, rules, disk)
@@ -346,7 +343,7 @@ class Volumes:
         failures = []
         for name in reversed(names):
             try:
-                with self._locked(name):
+                with volume_lock(name, self._clock):
                     self._close(name)
             except AgentError as error:
                 failures.append(Failure(name, error))
@@ -357,25 +354,6 @@ class Volumes:
             self._close(volume.name)
         except AgentError as error:
             cause.add_note(f"{volume.name} could not be closed after that: {error}")
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        """Hold the volume's lock, which the kernel drops when the agent dies."""
-        STATE_ROOT.mkdir(mode=0o700, parents=True, exist_ok=True)
-        deadline = self._clock.monotonic() + LOCK_SECONDS
-        with (STATE_ROOT / f"{name}.lock").open("w") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if self._clock.monotonic() >= deadline:
-                        raise Unavailable(
-                            "volume-locked",
-                            f"another agent has been working on {name} for {LOCK_SECONDS:g} s",
-                        ) from None
-                    self._clock.sleep(_LOCK_POLL_SECONDS)
-            yield
 
 
 def _mount_options(rules: VolumeRules) -> MountOptions:

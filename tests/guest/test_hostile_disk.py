@@ -5,11 +5,21 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, REDO_OFFSET, SLOT_OFFSETS
+from agent.disk_format import (
+    HEADER_AREA_BYTES,
+    IMAGE_BYTES,
+    REDO_OFFSET,
+    SLOT_BYTES,
+    SLOT_OFFSETS,
+    RecordKey,
+    State,
+)
+from agent.header_guard import GenuineHeader, decide
 from tests.fakes.luks_headers import Metadata, forge, null_keyslots, null_segment
 from tests.guest.pod import KEY, KEY_ID, MIB, OTHER_KEY_ID, PLAINTEXT, MakeDisk, Pod
 from tests.lab.cdh import Fault
@@ -75,6 +85,24 @@ def test_a_header_forged_in_place_only_is_replaced_by_the_genuine_one(pod: Pod, 
     assert pod.read_file() == PLAINTEXT * 1000
     assert b"aes-xts-plain64" in pod.sh("dmsetup table caa-vol-0")
     assert ready_copy.read_bytes()[:IMAGE_BYTES] == genuine
+
+
+def test_an_older_record_that_allows_formatting_does_not_get_a_used_volume_formatted(
+    pod: Pod, ready_copy: Path
+) -> None:
+    """The host kept slot 1 from the initialization, and brings it back in place of both records."""
+    area = ready_copy.read_bytes()[:HEADER_AREA_BYTES]
+    key = RecordKey(KEY)
+    genuine = decide(area, key, ready_copy.stat().st_size)
+    assert isinstance(genuine, GenuineHeader)
+    older = replace(genuine.record, sequence=2, state=State.INITIALISING)
+    overwrite(ready_copy, SLOT_OFFSETS[0], bytes(SLOT_BYTES))
+    overwrite(ready_copy, SLOT_OFFSETS[1], older.seal(key, genuine.image))
+    before = digest(ready_copy)
+    pod.attach(ready_copy, "hostile")
+    pod.mount_one("hostile").refused("filesystem-in-use")
+    assert pod.leftovers() == ""
+    assert digest(ready_copy) == before
 
 
 def test_a_whole_header_around_a_known_volume_key_is_refused(

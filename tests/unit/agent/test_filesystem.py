@@ -28,6 +28,19 @@ def test_a_new_filesystem_fills_its_device_and_is_clean(image: Path) -> None:
     Filesystems(SystemRunner()).check(image)
 
 
+@pytest.mark.parametrize("field", ["mtime", "mnt_count"])
+def test_a_filesystem_that_was_mounted_once_is_never_made_anew(image: Path, field: str) -> None:
+    """Whatever record the host brings back, what a workload may have written to is not formatted."""
+    Filesystems(SystemRunner()).make(image)
+    subprocess.run(
+        ["debugfs", "-w", "-R", f"set_super_value {field} 1", str(image)], check=True, capture_output=True
+    )
+    before = image.read_bytes()
+    with pytest.raises(Refused, match="filesystem-in-use"):
+        Filesystems(SystemRunner()).make(image)
+    assert image.read_bytes() == before
+
+
 def test_a_filesystem_that_fills_its_device_is_left_alone(image: Path) -> None:
     before = image.read_bytes()
     Filesystems(SystemRunner()).grow(image, 64 * MIB)

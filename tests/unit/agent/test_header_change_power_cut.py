@@ -15,8 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.commands import SystemRunner
-from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, RecordKey, State
-from agent.header_guard import GenuineHeader, Unformatted, decide, put_in_place, replace_header, update_record
+from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_BYTES, SLOT_OFFSETS, RecordKey, State
+from agent.header_guard import (
+    GenuineHeader,
+    Unformatted,
+    decide,
+    finish_change,
+    replace_header,
+    update_record,
+)
 from agent.initialization import initialize, obtain_header
 from agent.policy import VolumeRules
 from tests.unit.agent.fake_clock import FakeClock
@@ -138,14 +145,43 @@ def test_a_cut_while_recording_that_the_filesystem_is_there_loses_nothing(
         assert found.record.state in (State.INITIALISING, State.READY)
 
 
-def test_no_record_that_allows_formatting_outlives_the_first_that_does_not(ready_area: bytes) -> None:
-    """A sector that goes bad must not bring back the state in which mkfs runs."""
-    for slot in (HEADER_AREA_BYTES - 8192, HEADER_AREA_BYTES - 4096):
-        damaged = bytearray(ready_area)
-        damaged[slot : slot + 4096] = bytes(4096)
+def stays_ready_without_either_slot(area: bytes) -> bool:
+    """Whether the loss of one record slot, whichever, leaves the other in state ``ready``."""
+    states = []
+    for slot in SLOT_OFFSETS:
+        damaged = bytearray(area)
+        damaged[slot : slot + SLOT_BYTES] = bytes(SLOT_BYTES)
         found = decide(bytes(damaged), RecordKey(KEY), SIZE)
         assert isinstance(found, GenuineHeader)
-        assert found.record.state is State.READY
+        states.append(found.record.state)
+    return states == [State.READY, State.READY]
+
+
+def test_no_record_that_allows_formatting_outlives_the_first_that_does_not(ready_area: bytes) -> None:
+    """A sector that goes bad must not bring back the state in which mkfs runs."""
+    assert stays_ready_without_either_slot(ready_area)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.5, 1.0])
+def test_a_record_that_allows_formatting_is_gone_after_the_next_open(lost: float) -> None:
+    """The power goes between the two records in state ``ready``, at any write."""
+    disk = PowerCutDisk(SIZE)
+    obtain(disk)
+    area = bytes(disk.medium)
+    seen_unbacked = False
+    for step in range(steps_of(finish, area)):
+        opened = cut(finish, area, step, 1, lost)
+        found = decide(bytes(opened.medium), RecordKey(KEY), SIZE)
+        assert isinstance(found, GenuineHeader)
+        if found.record.state is State.READY:
+            seen_unbacked |= not found.backed
+            obtain(opened)
+            assert stays_ready_without_either_slot(bytes(opened.medium))
+    assert seen_unbacked
+
+
+def test_a_volume_that_needs_no_repair_is_opened_without_a_write(ready_area: bytes) -> None:
+    assert steps_of(obtain, ready_area) == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -257,7 +293,7 @@ def test_a_header_in_the_redo_area_only_is_put_in_place(ready_area: bytes) -> No
     found = decide(bytes(disk.medium), RecordKey(KEY), SIZE)
     assert isinstance(found, GenuineHeader)
     assert not found.in_place
-    assert put_in_place(disk, found).in_place
+    assert finish_change(disk, RecordKey(KEY), found).in_place
     assert bytes(disk.medium)[:IMAGE_BYTES] == ready_area[:IMAGE_BYTES]
 
 
