@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 
@@ -117,6 +118,12 @@ def what_caa_sees(root: Path, *targets: str, pod_uid: str = "") -> dict[str, dic
     volumes, counted = container_scan(root, mounts, pod_uid=pod_uid)
     assert counted == attach_scan(root, pod_uid=pod_uid)
     return {volume.pop("mount_point"): volume for volume in volumes.values()}
+
+
+def record(node: Worker, target_path: str) -> dict[str, Any]:
+    """The ``mountInfo.json`` of a target path."""
+    content: dict[str, Any] = json.loads((node.record(target_path) / "mountInfo.json").read_text())
+    return content
 
 
 def names(directory: Path) -> set[str]:

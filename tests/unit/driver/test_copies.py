@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import grpc
@@ -21,17 +20,6 @@ from tests.unit.driver.rig import (
 )
 
 Code = grpc.StatusCode
-
-
-@pytest.fixture
-def cloud() -> MemoryCloud:
-    return MemoryCloud()
-
-
-@pytest.fixture
-def client(cloud: MemoryCloud) -> Iterator[Client]:
-    with controller(MemoryProvider(cloud)) as served:
-        yield served
 
 
 def test_a_restored_volume_s_response_is_the_same_byte_for_byte(cloud: MemoryCloud) -> None:

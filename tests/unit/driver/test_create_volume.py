@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -23,17 +22,6 @@ from tests.unit.driver.rig import (
 
 Code = grpc.StatusCode
 Mode = csi_pb2.VolumeCapability.AccessMode
-
-
-@pytest.fixture
-def cloud() -> MemoryCloud:
-    return MemoryCloud()
-
-
-@pytest.fixture
-def client(cloud: MemoryCloud) -> Iterator[Client]:
-    with controller(MemoryProvider(cloud)) as served:
-        yield served
 
 
 def test_two_calls_racing_on_one_name_make_one_disk(client: Client, cloud: MemoryCloud) -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,11 @@ from driver import mountinfo
 from driver.direct_volumes import DirectVolumes, TargetPathTooLong, directory_name
 from driver.errors import Internal, Unavailable
 from driver.mountinfo import MountInfo
-from tests.unit.driver.node_support import Worker, names, worker
+from tests.unit.driver.node_support import Worker, names
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "direct_volume_names.json").read_text())
 _INFO = MountInfo("disk-1", "ext4", {"cloud-volume-path": "disk-1", "cloud-volume-id": "local:vol-1"})
 _OTHER = MountInfo("disk-2", "ext4", {"cloud-volume-path": "disk-2", "cloud-volume-id": "local:vol-2"})
-
-
-@pytest.fixture
-def node() -> Iterator[Worker]:
-    with worker() as made:
-        yield made
 
 
 @pytest.mark.parametrize("vector", _VECTORS["accepted"], ids=lambda vector: vector["why"])

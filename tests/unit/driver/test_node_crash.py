@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,6 @@ _STEPS = ("close", "fsync", "mkdir", "open", "rename", "rmdir", "scandir", "stat
 _MANY = 1000
 
 _ENCRYPTED = {"encrypt-type": "luks2", "kbs-key-id": KEY}
-
-
-@pytest.fixture
-def node() -> Iterator[Worker]:
-    with worker() as made:
-        yield made
 
 
 def _run_killed(work: Callable[[], object], step: int) -> bool:

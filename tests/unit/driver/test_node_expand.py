@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from driver.errors import (
@@ -18,14 +16,7 @@ from tests.unit.driver.node_support import (
     expand,
     publish,
     unpublish,
-    worker,
 )
-
-
-@pytest.fixture
-def node() -> Iterator[Worker]:
-    with worker() as made:
-        yield made
 
 
 def test_expanding_before_the_sandbox_exists_is_ok(node: Worker) -> None:

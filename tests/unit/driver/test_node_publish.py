@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,30 +32,19 @@ from tests.unit.driver.node_support import (
     mount_capability,
     names,
     publish,
+    record,
     unpublish,
     what_caa_sees,
-    worker,
 )
 
 _Mode = csi_pb2.VolumeCapability.AccessMode
-
-
-@pytest.fixture
-def node() -> Iterator[Worker]:
-    with worker() as made:
-        yield made
-
-
-def _record(node: Worker, target_path: str) -> dict[str, object]:
-    data: dict[str, object] = json.loads((node.record(target_path) / "mountInfo.json").read_text())
-    return data
 
 
 def test_a_publish_leaves_the_record_and_an_empty_target(node: Worker) -> None:
     """Field cases C1 and C3."""
     target = node.target()
     publish(node.start(), target, readonly=True)
-    assert _record(node, target) == {
+    assert record(node, target) == {
         "volume-type": "directvol",
         "device": "disk-1",
         "fstype": "ext4",
@@ -141,7 +129,7 @@ class TestSecondPublish:
         target = node.target()
         plugin = node.start()
         publish(plugin, target)
-        before = _record(node, target)
+        before = record(node, target)
         plugin = node.start() if restart else plugin
         with pytest.raises(AlreadyExists, match="options"):
             publish(plugin, target, readonly=True)
@@ -151,7 +139,7 @@ class TestSecondPublish:
             publish(
                 plugin, target, volume_id="local:vol-2", context=CONTEXT | {"cloud-volume-path": "disk-2"}
             )
-        assert _record(node, target) == before
+        assert record(node, target) == before
 
     def test_another_target_is_refused_until_the_first_is_unpublished(
         self, node: Worker, restart: bool
@@ -184,12 +172,12 @@ def test_a_damaged_record_is_rewritten_and_its_sandbox_id_kept(node: Worker, con
     """Field case C4."""
     target = node.target()
     publish(node.start(), target)
-    good = _record(node, target)
+    good = record(node, target)
     (node.record(target) / "sandbox-7").touch()
     path = node.record(target) / "mountInfo.json"
     path.unlink() if content is None else path.write_bytes(content)
     publish(node.start(), target)
-    assert _record(node, target) == good
+    assert record(node, target) == good
     assert names(node.record(target)) == {"mountInfo.json", "sandbox-7"}
 
 

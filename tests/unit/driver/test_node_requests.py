@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,9 +21,9 @@ from tests.unit.driver.node_support import (
     mount_capability,
     names,
     publish,
+    record,
     unpublish,
     what_caa_sees,
-    worker,
 )
 
 _Mode = csi_pb2.VolumeCapability.AccessMode
@@ -33,17 +31,6 @@ _ARM = (
     "/subscriptions/0b1f6471-1bf0-4dda-aec3-cb9272f09590/resourceGroups/my_rg(1)/providers/"
     "Microsoft.Compute/disks/csi-vol-pvc-1"
 )
-
-
-@pytest.fixture
-def node() -> Iterator[Worker]:
-    with worker() as made:
-        yield made
-
-
-def _record(node: Worker, target_path: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((node.record(target_path) / "mountInfo.json").read_text())
-    return data
 
 
 def test_only_allowed_keys_and_no_secret_reach_the_file(node: Worker) -> None:
@@ -89,19 +76,19 @@ def test_the_disk_is_known_from_id_and_context_alone(
     """Field cases C10 and D1: statically provisioned, never created or staged here."""
     target = node.target()
     publish(node.start(), target, volume_id=volume_id, context=context)
-    record = _record(node, target)
+    written = record(node, target)
     metadata = {"cloud-volume-path": disk, "cloud-volume-id": volume_id}
     if provider is not None:
         metadata["cloud-provider"] = provider
-    assert record["device"] == disk
-    assert record["metadata"] == metadata
+    assert written["device"] == disk
+    assert written["metadata"] == metadata
 
 
 def test_the_record_names_the_volume_as_the_controller_does(node: Worker) -> None:
     """``cloud-volume-id`` is the CSI name, which the controller puts into the context."""
     target = node.target()
     publish(node.start(), target, context=CONTEXT | {"cloud-volume-id": "pvc-1"})
-    assert _record(node, target)["metadata"]["cloud-volume-id"] == "pvc-1"
+    assert record(node, target)["metadata"]["cloud-volume-id"] == "pvc-1"
 
 
 @pytest.mark.parametrize(
@@ -242,13 +229,13 @@ def test_file_system_and_honored_flags_are_recorded(node: Worker) -> None:
     publish(
         node.start(), target, context={"cloud-volume-path": "disk-1"}, capability=capability, readonly=True
     )
-    record = _record(node, target)
-    assert record["fstype"] == "xfs"
-    assert record["options"] == ["ro", "noatime", "nodev", "nosuid"]
+    written = record(node, target)
+    assert written["fstype"] == "xfs"
+    assert written["options"] == ["ro", "noatime", "nodev", "nosuid"]
 
 
 def test_an_empty_fs_type_is_ext4(node: Worker) -> None:
     """Field case C3: Kata takes an empty one for a missing mount."""
     target = node.target()
     publish(node.start(), target, capability=mount_capability(fs_type=""))
-    assert _record(node, target)["fstype"] == "ext4"
+    assert record(node, target)["fstype"] == "ext4"

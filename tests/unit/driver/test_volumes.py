@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -26,17 +26,6 @@ HOSTILE_IDS = [
     "memory:a b",
     "memory:\u00e9",
 ]
-
-
-@pytest.fixture
-def cloud() -> MemoryCloud:
-    return MemoryCloud()
-
-
-@pytest.fixture
-def client(cloud: MemoryCloud) -> Iterator[Client]:
-    with controller(MemoryProvider(cloud)) as served:
-        yield served
 
 
 def test_deleting_twice_and_deleting_nothing_succeeds(client: Client, cloud: MemoryCloud) -> None:
