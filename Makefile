@@ -15,7 +15,7 @@ demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its 
 	@$(BIN)/python -m tests.demo
 
 # csi-sanity and the Go peer are built first, so that no test waits for a compiler.
-test: lint ## Every check and test but the cluster's
+test: lint ## Every check and test
 	$(BIN)/python -m tests.tools.go_programs csi-sanity
 	$(BIN)/python -m pytest tests
 
