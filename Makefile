@@ -37,7 +37,9 @@ proto: $(VENV)/.installed ## Generate the Python code of proto/ again
 
 lock: $(VENV)/.installed ## Resolve the dependencies again and write locks/ (with hashes)
 	$(BIN)/pip install -q uv
-	set -e; for lock in "agent" "driver --extra driver" "build --group build" "dev --group dev --extra driver --extra cli"; do \
+	set -e; for lock in "agent" "driver --extra driver" "build --group build" \
+	  "aws --extra driver --extra aws" "azure --extra driver --extra azure" "libvirt --extra driver --extra libvirt" \
+	  "dev --group dev --extra driver --extra cli --extra aws --extra azure --extra libvirt"; do \
 	  set -- $$lock; name=$$1; shift; \
 	  $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --custom-compile-command "make lock" "$$@" pyproject.toml -o locks/$$name.txt; \
