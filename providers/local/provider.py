@@ -48,10 +48,10 @@ from providers.interface import (
     VolumeSnapshotter,
 )
 from providers.local.copying import copy_disk
-from providers.local.paging import page
 from providers.local.room import OpenedDisk, Room, StoredObject
-from providers.local.tags import SnapshotTags, VolumeTags, decode_snapshot, decode_volume, encode
 from providers.names import backend_name, is_backend_name
+from providers.paging import page
+from providers.tags import SnapshotTags, VolumeTags, decode_snapshot, decode_volume, encode
 
 DIRECTORY_SETTING = "CONFIDENTIAL_CSI_LOCAL_DIRECTORY"
 VOLUMES = "volumes"
@@ -139,7 +139,7 @@ class LocalProvider(
         return created
 
     def delete_volume(self, handle: str, deadline: Deadline) -> None:
-        if is_backend_name(_VOLUME_PREFIX, handle):
+        if _is_volume(handle):
             self._volumes.delete(handle, lambda tags: _volume_tags(handle, tags), deadline)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
@@ -154,7 +154,7 @@ class LocalProvider(
         return self._find_volume(handle) is not None
 
     def expand_volume(self, handle: str, size_bytes: int, deadline: Deadline) -> int:
-        if not is_backend_name(_VOLUME_PREFIX, handle):
+        if not _is_volume(handle):
             raise _no_volume()
         self._check_file_system_holds(size_bytes)
         size = self._volumes.grow(handle, size_bytes, lambda tags: _volume_tags(handle, tags), deadline)
@@ -187,7 +187,7 @@ class LocalProvider(
         return created
 
     def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
-        if is_backend_name(_SNAPSHOT_PREFIX, handle):
+        if _is_snapshot(handle):
             self._snapshots.delete(handle, lambda tags: _snapshot_tags(handle, tags), deadline)
 
     def get_snapshot(self, handle: str, deadline: Deadline) -> Snapshot:
@@ -207,14 +207,14 @@ class LocalProvider(
                 return None
             return snapshot
 
-        return page(_SNAPSHOT_PREFIX, self._snapshots.names(), load, max_entries, token)
+        return page(_is_snapshot, self._snapshots.names(), load, max_entries, token)
 
     def list_volumes(self, max_entries: int, token: str, deadline: Deadline) -> Page[Volume]:
         def load(handle: str) -> Volume | None:
             deadline.check()
             return _unless_corrupt(self._find_volume, handle)
 
-        return page(_VOLUME_PREFIX, self._volumes.names(), load, max_entries, token)
+        return page(_is_volume, self._volumes.names(), load, max_entries, token)
 
     def available_bytes(self, parameters: Mapping[str, str], deadline: Deadline) -> int:
         deadline.check()
@@ -224,13 +224,13 @@ class LocalProvider(
         return free - free % self.size_step_bytes
 
     def _find_volume(self, handle: str) -> Volume | None:
-        if not is_backend_name(_VOLUME_PREFIX, handle):
+        if not _is_volume(handle):
             return None
         stored = self._volumes.read(handle)
         return None if stored is None else _volume(handle, stored)
 
     def _find_snapshot(self, handle: str) -> Snapshot | None:
-        if not is_backend_name(_SNAPSHOT_PREFIX, handle):
+        if not _is_snapshot(handle):
             return None
         stored = self._snapshots.read(handle)
         return None if stored is None else _snapshot(handle, stored)
@@ -246,7 +246,7 @@ class LocalProvider(
 
     @contextmanager
     def _open_volume(self, handle: str) -> Iterator[OpenedDisk]:
-        if not is_backend_name(_VOLUME_PREFIX, handle):
+        if not _is_volume(handle):
             raise _no_volume()
         with self._volumes.open_disk(handle) as opened:
             if opened is None:
@@ -256,7 +256,7 @@ class LocalProvider(
 
     @contextmanager
     def _open_snapshot(self, handle: str) -> Iterator[OpenedDisk]:
-        if not is_backend_name(_SNAPSHOT_PREFIX, handle):
+        if not _is_snapshot(handle):
             raise _no_snapshot()
         with self._snapshots.open_disk(handle) as opened:
             if opened is None:
@@ -289,6 +289,14 @@ class LocalProvider(
             return os.statvfs(self._directory / VOLUMES)
         except OSError as error:
             raise UnavailableError(f"{self._directory} could not be asked ({error.strerror})") from error
+
+
+def _is_volume(handle: str) -> bool:
+    return is_backend_name(_VOLUME_PREFIX, handle)
+
+
+def _is_snapshot(handle: str) -> bool:
+    return is_backend_name(_SNAPSHOT_PREFIX, handle)
 
 
 def _volume(handle: str, stored: StoredObject) -> Volume:

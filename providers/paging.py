@@ -8,18 +8,23 @@ from collections.abc import Callable, Iterable
 
 from providers.errors import InvalidTokenError
 from providers.interface import Item, Page
-from providers.names import is_backend_name
 
 
 def page(
-    prefix: str, names: Iterable[str], load: Callable[[str], Item | None], max_entries: int, token: str
+    is_ours: Callable[[str], bool],
+    names: Iterable[str],
+    load: Callable[[str], Item | None],
+    max_entries: int,
+    token: str,
 ) -> Page[Item]:
     """The objects among ``names`` that ``load`` finds, behind ``token``, at most ``max_entries`` if not 0.
+
+    ``is_ours`` tells whether text can be a name of that kind.
 
     Raises:
         InvalidTokenError: the token is not one of ours.
     """
-    after = _decode(prefix, token) if token else ""
+    after = _decode(is_ours, token) if token else ""
     items: list[Item] = []
     last = ""
     for name in sorted(names):
@@ -36,12 +41,12 @@ def _encode(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def _decode(prefix: str, token: str) -> str:
+def _decode(is_ours: Callable[[str], bool], token: str) -> str:
     try:
         name = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError) as error:
         raise _bad_token() from error
-    if not is_backend_name(prefix, name):
+    if not is_ours(name):
         raise _bad_token()
     return name
 

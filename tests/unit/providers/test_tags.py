@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from providers.errors import CorruptStateError
 from providers.interface import ContentSource, Encryption, SourceKind
-from providers.local.tags import SnapshotTags, VolumeTags, decode_snapshot, decode_volume, encode
+from providers.tags import SnapshotTags, VolumeTags, decode_snapshot, decode_volume, encode
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

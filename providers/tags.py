@@ -1,4 +1,4 @@
-"""What is recorded beside each disk, as JSON; written once, when the object is made."""
+"""What providers that keep files record beside each disk, as JSON; written once, when the object is made."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class _Fields:
         try:
             document: object = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise CorruptStateError("a tags file is not JSON; a person must look at the directory") from error
+            raise CorruptStateError("a record of tags is not JSON; a person must look at it") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise CorruptStateError(f"a tags file is not of format {FORMAT}; a person must look")
+            raise CorruptStateError(f"a record of tags is not of format {FORMAT}; a person must look")
         self._fields = cast(dict[str, object], document)
 
     def text(self, key: str) -> str:
@@ -150,4 +150,4 @@ _MISSING = object()
 
 
 def _wrong(key: str) -> CorruptStateError:
-    return CorruptStateError(f"a tags file has no usable {key!r}; a person must look at the directory")
+    return CorruptStateError(f"a record of tags has no usable {key!r}; a person must look at it")
