@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agent import command_guard, command_proxy
+from agent import command_guard, command_hub_config, command_proxy
 from agent.annotation import MAX_ANNOTATION, parse_annotation
 from agent.block_device import DirectDevice
 from agent.cdh import DEFAULT_SOCKET, DEFAULT_TIMEOUT, DataHubClient
@@ -112,8 +112,19 @@ def _exit_code(errors: Sequence[AgentError]) -> int:
     return EXIT_REFUSED if any(isinstance(error, Refused) for error in errors) else EXIT_UNAVAILABLE
 
 
+class _ShowVersion(argparse.Action):
+    """Prints the version of the distribution that this code came with, installed or in one file."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415  Costs a tenth of each start.
+
+        sys.stdout.write(f"{parser.prog} {version('confidential-csi')}\n")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="confidential-csi-agent", description=__doc__)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
     parser.add_argument("--cdh-socket", default=DEFAULT_SOCKET, help="the data hub's socket (%(default)s)")
     parser.add_argument(
         "--cdh-timeout",
@@ -150,6 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     guard = commands.add_parser("guard", help="stand on the data hub's socket")
     command_guard.add_options(guard)
     guard.set_defaults(command=command_guard.run_guard)
+
+    hub_config = commands.add_parser("hub-config", help="write the data hub's configuration for the guard")
+    command_hub_config.add_options(hub_config)
+    hub_config.set_defaults(command=command_hub_config.run_hub_config)
 
     status = commands.add_parser("status", help="list the volumes of this VM")
     status.add_argument("--json", action="store_true", help="as JSON")
