@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PROTO := $(wildcard proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format proto lock machine clean
+.PHONY: help demo test bench lint format proto lock machine clean agent podvm-files
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its pod, in a real VM
 	@$(BIN)/python -m tests.demo
@@ -44,6 +44,16 @@ lock: $(VENV)/.installed ## Resolve the dependencies again and write locks/ (wit
 	  $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --custom-compile-command "make lock" "$$@" pyproject.toml -o locks/$$name.txt; \
 	done
+
+# AGENT_PYTHON: an interpreter of the version that the image has makes the agent's start fastest there.
+AGENT_PYTHON ?= $(BIN)/python
+agent: $(VENV)/.installed ## Build the in-guest agent as one file, dist/confidential-csi-agent
+	@$(BIN)/python -m deploy.podvm.build_agent --python $(AGENT_PYTHON)
+
+podvm-files: agent ## Write what a PodVM image needs to dist/podvm-MODE: MODE=a, b or c [POLICY=volumes.toml]
+	@test -n "$(MODE)" || { echo "say MODE=a, b or c: docs/podvm.md" >&2; exit 1; }
+	@rm -rf dist/podvm-$(MODE)
+	@$(BIN)/python -m deploy.podvm.overlay --mode $(MODE) --into dist/podvm-$(MODE) $(if $(POLICY),--policy $(POLICY))
 
 machine: ## Install the Debian packages and the guest kernel that the lab needs (quick when they are there)
 	tests/lab/setup.sh

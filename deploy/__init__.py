@@ -1,0 +1,1 @@
+"""What puts the project where it runs."""
