@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Results go to standard output, errors to standard error as ``[rule] message``."""
     # A core dump would hold keys.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    arguments = _parser().parse_args(argv)
+    arguments = command_line().parse_args(argv)
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
         command(arguments)
@@ -122,7 +122,8 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """What the command understands."""
     parser = argparse.ArgumentParser(prog="confidential-csi-agent", description=__doc__)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
     parser.add_argument("--cdh-socket", default=DEFAULT_SOCKET, help="the data hub's socket (%(default)s)")

@@ -34,11 +34,11 @@ _GROWTH_DISK_SECONDS: Final = 5.0
 FRONT: Final = "front"
 MIDDLE: Final = "middle"
 
-_DEFAULT_LISTEN: Final = {
+DEFAULT_LISTEN: Final = {
     FRONT: Address(host="0.0.0.0", port=15150),  # noqa: S104  As the forwarder does: the worker connects here.
     MIDDLE: Address(path="/run/confidential-csi-agent/kata-agent.sock"),
 }
-_DEFAULT_UPSTREAM: Final = {
+DEFAULT_UPSTREAM: Final = {
     FRONT: Address(host="127.0.0.1", port=15151),
     MIDDLE: Address(path="/run/kata-containers/agent.sock"),
 }
@@ -79,8 +79,8 @@ def run_proxy(arguments: argparse.Namespace, hub: DataHub, volumes: Volumes) -> 
     containers = Containers(volumes, holds, partial(load_policy, hub, PolicyFiles()), workers)
     takeovers = {**containers.takeovers(), **VolumeCalls(holds, growth, workers).takeovers()}
     proxy = Proxy(
-        arguments.listen or _DEFAULT_LISTEN[mode],
-        arguments.upstream or _DEFAULT_UPSTREAM[mode],
+        arguments.listen or DEFAULT_LISTEN[mode],
+        arguments.upstream or DEFAULT_UPSTREAM[mode],
         takeovers,
         tls=server_context(arguments.tls_config) if mode == FRONT else None,
     )
