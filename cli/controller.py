@@ -11,7 +11,7 @@ from driver.controller import ControllerService
 from driver.identity import IdentityService
 from driver.logs import configure
 from providers.errors import ConfigurationError
-from providers.interface import VolumeExpander
+from providers.interface import VolumeExpander, ZonedVolumes
 from providers.registry import installed_providers, load_provider
 
 
@@ -32,7 +32,9 @@ def controller(*, endpoint: str, log_format: str, log_level: str, grace_period: 
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from error
     services = {
-        "Identity": IdentityService(can_expand=isinstance(backend, VolumeExpander)),
+        "Identity": IdentityService(
+            can_expand=isinstance(backend, VolumeExpander), has_zones=isinstance(backend, ZonedVolumes)
+        ),
         "Controller": ControllerService(backend, installed_providers()),
     }
     serve(endpoint, services, grace_period)

@@ -11,6 +11,7 @@ from driver.direct_volumes import DEFAULT_ROOT, DirectVolumes
 from driver.identity import IdentityService
 from driver.logs import configure
 from driver.node import NodeService
+from driver.node_id import is_node_name
 
 
 @click.command()
@@ -21,6 +22,13 @@ from driver.node import NodeService
     required=True,
     show_envvar=True,
     help="Name of this Kubernetes node.",
+)
+@click.option(
+    "--zone",
+    envvar="CONFIDENTIAL_CSI_ZONE",
+    default="",
+    show_envvar=True,
+    help="Zone in which this node's PodVMs are created, by the cloud's name for it; none: no topology.",
 )
 @click.option(
     "--direct-volumes-root",
@@ -38,15 +46,21 @@ def node(
     log_level: str,
     grace_period: float,
     node_id: str,
+    zone: str,
     direct_volumes_root: Path,
 ) -> None:
     """Hand volumes over to Kata on one node (beside the node-driver-registrar)."""
     configure(log_format, log_level)
+    if not is_node_name(node_id):
+        raise click.ClickException(
+            f"--node-id {node_id[:80]!r} is not the name of a Kubernetes node (lower-case letters, digits, "
+            "'-' and '.', at most 187)"
+        )
     direct_volumes = DirectVolumes(direct_volumes_root)
     direct_volumes.clear_leftovers()
     services = {
         # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
         "Identity": IdentityService(can_expand=True, readiness=direct_volumes.readiness),
-        "Node": NodeService(node_id, direct_volumes),
+        "Node": NodeService(node_id, direct_volumes, zone),
     }
     serve(endpoint, services, grace_period)

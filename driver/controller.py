@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import grpc
 
 from driver.capabilities import MountAccess, UnsupportedCapability, check_capabilities
+from driver.controller_modify import ModifyRpcs
+from driver.controller_publish import PublishRpcs
 from driver.controller_snapshots import SnapshotRpcs
 from driver.errors import (
     AlreadyExists,
@@ -20,6 +22,7 @@ from driver.errors import (
 )
 from driver.parameters import VolumeSpec, parse_parameters
 from driver.sizes import ENCRYPTED_MINIMUM_BYTES, SizeRange, SizeRules
+from driver.topology import wanted_zones
 from driver.volume_id import check_name
 from proto import csi_pb2
 from providers.deadline import Deadline
@@ -30,10 +33,15 @@ from providers.interface import (
     SourceKind,
     Volume,
     VolumeCloner,
+    VolumeCondition,
     VolumeExpander,
+    VolumeFence,
+    VolumeHealth,
     VolumeLister,
+    VolumeModifier,
     VolumeRequest,
     VolumeSnapshotter,
+    ZonedVolumes,
 )
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
@@ -48,7 +56,7 @@ class _Content:
     fs_type: str
 
 
-class ControllerService(SnapshotRpcs):
+class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
     """The Controller service of one provider; what it offers follows from the provider's interfaces."""
 
     def ControllerGetCapabilities(
@@ -63,6 +71,11 @@ class ControllerService(SnapshotRpcs):
             _Rpc.CREATE_DELETE_SNAPSHOT: isinstance(self._provider, VolumeSnapshotter),
             _Rpc.LIST_SNAPSHOTS: isinstance(self._provider, VolumeSnapshotter),
             _Rpc.CLONE_VOLUME: isinstance(self._provider, VolumeCloner),
+            _Rpc.MODIFY_VOLUME: isinstance(self._provider, VolumeModifier),
+            _Rpc.PUBLISH_UNPUBLISH_VOLUME: isinstance(self._provider, VolumeFence),
+            _Rpc.LIST_VOLUMES_PUBLISHED_NODES: isinstance(self._provider, VolumeFence)
+            and isinstance(self._provider, VolumeLister),
+            _Rpc.VOLUME_CONDITION: isinstance(self._provider, VolumeHealth),
         }
         capability = csi_pb2.ControllerServiceCapability
         return csi_pb2.ControllerGetCapabilitiesResponse(
@@ -73,13 +86,20 @@ class ControllerService(SnapshotRpcs):
         self, request: csi_pb2.CreateVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.CreateVolumeResponse:
         check_name(request.name)
-        if request.mutable_parameters:
-            raise InvalidArgument("mutable_parameters: this driver can't modify volumes; leave them out")
         spec = self._spec(request.parameters)
+        # Of two classes that name one property, the VolumeAttributesClass wins (CSI "CreateVolume").
+        parameters = {
+            **spec.provider_parameters,
+            **self._mutable_parameters(request.mutable_parameters),
+        }
+        self._provider.validate_parameters(parameters)
         fs_type = _fs_type(request.volume_capabilities, spec)
         sizes = _size_range(request.capacity_range)
+        zones: tuple[str, ...] = ()
+        if isinstance(self._provider, ZonedVolumes):
+            zones = wanted_zones(request.accessibility_requirements)
         deadline = self._deadline(context)
-        handle = self._provider.handle_for_name(request.name)
+        handle = self._provider.handle_for_request(request.name, parameters)
         with self._locks.hold(handle):
             # Looked up first only because a replay must find its volume even if the source is gone by
             # now. What makes creation idempotent is the provider.
@@ -93,19 +113,20 @@ class ControllerService(SnapshotRpcs):
                     _check_content(content, spec.encryption, fs_type)
                     source_bytes = content.size_bytes
             if existing is not None:
-                _check_matches(existing, sizes, spec.encryption, fs_type, source)
+                _check_matches(existing, sizes, spec.encryption, fs_type, source, zones=zones)
             wanted = VolumeRequest(
                 name=request.name,
                 size_bytes=sizes.choose(self._rules(encrypted=spec.encryption is not None), source_bytes),
                 encryption=spec.encryption,
                 fs_type=fs_type,
-                parameters=spec.provider_parameters,
+                parameters=parameters,
                 source=source,
                 labels=spec.labels,
+                zones=zones,
             )
             with change_may_be_sent(f"creating volume {request.name!r}"):
                 volume = self._provider.create_volume(wanted, deadline)
-                _check_matches(volume, sizes, spec.encryption, fs_type, source)
+                _check_matches(volume, sizes, spec.encryption, fs_type, source, zones=zones)
                 described = self._describe(volume)
         for key, value in spec.context.items():
             described.volume_context[key] = value
@@ -149,10 +170,14 @@ class ControllerService(SnapshotRpcs):
     def ControllerGetVolume(
         self, request: csi_pb2.ControllerGetVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.ControllerGetVolumeResponse:
-        volume = self._volume(request.volume_id, self._deadline(context))
+        deadline = self._deadline(context)
+        volume = self._volume(request.volume_id, deadline)
+        status = csi_pb2.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=_published(volume))
+        condition = self._conditions([volume], deadline).get(volume.handle)
+        if condition is not None:
+            status.volume_condition.CopyFrom(_condition(condition))
         return csi_pb2.ControllerGetVolumeResponse(
-            volume=self._describe(volume, request.volume_id),
-            status=csi_pb2.ControllerGetVolumeResponse.VolumeStatus(),
+            volume=self._describe(volume, request.volume_id), status=status
         )
 
     def ListVolumes(
@@ -162,14 +187,16 @@ class ControllerService(SnapshotRpcs):
             raise Unimplemented(f"provider {self._provider.name!r} can't list volumes")
         if request.max_entries < 0:
             raise InvalidArgument(f"max_entries is {request.max_entries}; it can't be negative")
-        page = self._provider.list_volumes(
-            request.max_entries, request.starting_token, self._deadline(context)
-        )
-        entry = csi_pb2.ListVolumesResponse.Entry
-        return csi_pb2.ListVolumesResponse(
-            entries=[entry(volume=self._describe(volume)) for volume in page.items],
-            next_token=page.next_token,
-        )
+        deadline = self._deadline(context)
+        page = self._provider.list_volumes(request.max_entries, request.starting_token, deadline)
+        conditions = self._conditions(page.items, deadline)
+        response = csi_pb2.ListVolumesResponse(next_token=page.next_token)
+        for volume in page.items:
+            entry = response.entries.add(volume=self._describe(volume))
+            entry.status.published_node_ids.extend(_published(volume))
+            if volume.handle in conditions:
+                entry.status.volume_condition.CopyFrom(_condition(conditions[volume.handle]))
+        return response
 
     def GetCapacity(
         self, request: csi_pb2.GetCapacityRequest, context: grpc.ServicerContext
@@ -218,6 +245,11 @@ class ControllerService(SnapshotRpcs):
                     size = self._provider.expand_volume(volume.handle, target, deadline)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=size, node_expansion_required=True)
 
+    def _conditions(self, volumes: Sequence[Volume], deadline: Deadline) -> Mapping[str, VolumeCondition]:
+        if not volumes or not isinstance(self._provider, VolumeHealth):
+            return {}
+        return self._provider.volume_conditions(volumes, deadline)
+
     def _spec(self, parameters: Mapping[str, str]) -> VolumeSpec:
         return parse_parameters(parameters, self._provider, self._installed)
 
@@ -257,6 +289,14 @@ class ControllerService(SnapshotRpcs):
         if not snapshot.ready:
             raise Unavailable(f"snapshot {snapshot.name!r} is not ready to use yet; call again")
         return _Content(snapshot.size_bytes, snapshot.encryption, snapshot.fs_type)
+
+
+def _published(volume: Volume) -> list[str]:
+    return [volume.published_node_id] if volume.published_node_id else []
+
+
+def _condition(condition: VolumeCondition) -> csi_pb2.VolumeCondition:
+    return csi_pb2.VolumeCondition(abnormal=condition.abnormal, message=condition.message)
 
 
 def _size_range(message: csi_pb2.CapacityRange) -> SizeRange:
@@ -303,6 +343,8 @@ def _check_matches(
     encryption: Encryption | None,
     fs_type: str,
     source: ContentSource | None,
+    *,
+    zones: tuple[str, ...],
 ) -> None:
     """Refuse a volume of the request's name that is not what it describes.
 
@@ -319,6 +361,8 @@ def _check_matches(
         difference = f"is for file system {volume.fs_type!r}, not {fs_type!r}"
     elif volume.source != source:
         difference = "was made from another source"
+    elif zones and volume.zones and not set(zones) & set(volume.zones):
+        difference = f"is in {', '.join(volume.zones)}, not in {', '.join(zones)}"
     else:
         return
     raise AlreadyExists(f"volume {volume.name!r} exists and {difference}; use another name, or ask for that")

@@ -9,6 +9,7 @@ import grpc
 from driver.errors import NotFound
 from driver.locks import InFlight
 from driver.parameters import CLOUD_PARAMETERS, CLOUD_PROVIDER
+from driver.topology import accessible_topology
 from driver.volume_id import Ids
 from proto import csi_pb2
 from providers.deadline import Deadline
@@ -73,6 +74,7 @@ class ControllerBase:
                 "cloud-volume-id": volume.name,
             },
         )
+        described.accessible_topology.extend(accessible_topology(volume.zones))
         if volume.source is not None:
             described.content_source.CopyFrom(self._content_source(volume.source))
         return described

@@ -31,7 +31,9 @@ class SnapshotRpcs(ControllerBase):
         with self._locks.hold(f"snapshot {request.name}"):
             with change_may_be_sent(f"creating snapshot {request.name!r}"):
                 snapshot = self._snapshotter.create_snapshot(request.name, source_handle, deadline)
-            if snapshot.source_handle != source_handle:
+            if snapshot.source_handle != source_handle and (
+                snapshot.source_handle != self._reported_handle(source_handle, deadline)
+            ):
                 other = self._ids.format(snapshot.source_handle)
                 raise AlreadyExists(f"snapshot {request.name!r} exists, and is one of volume {other!r}")
         return csi_pb2.CreateSnapshotResponse(snapshot=self._describe_snapshot(snapshot))
@@ -81,6 +83,11 @@ class SnapshotRpcs(ControllerBase):
             return self._snapshotter.get_snapshot(handle, deadline)
         except SnapshotNotFoundError:
             return None
+
+    def _reported_handle(self, handle: str, deadline: Deadline) -> str | None:
+        """The handle that the volume itself reports; None when it is gone."""
+        volume = self._find(handle, deadline)
+        return None if volume is None else volume.handle
 
     def _page(self, snapshots: tuple[Snapshot, ...], next_token: str) -> csi_pb2.ListSnapshotsResponse:
         entry = csi_pb2.ListSnapshotsResponse.Entry

@@ -29,11 +29,19 @@ class IdentityService:
 
     Args:
         can_expand: volumes can be grown while they are in use.
+        has_zones: volumes can be used in certain zones only.
         readiness: tells at once why the plugin can't serve now; None when it can.
     """
 
-    def __init__(self, *, can_expand: bool, readiness: Callable[[], str | None] = always_ready) -> None:
+    def __init__(
+        self,
+        *,
+        can_expand: bool,
+        has_zones: bool = False,
+        readiness: Callable[[], str | None] = always_ready,
+    ) -> None:
         self._can_expand = can_expand
+        self._has_zones = has_zones
         self._readiness = readiness
         self._version = version(_DISTRIBUTION)
 
@@ -49,7 +57,10 @@ class IdentityService:
         _request: csi_pb2.GetPluginCapabilitiesRequest,
         _context: grpc.ServicerContext,
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        capabilities = [_Capability(service=_Capability.Service(type=_Capability.Service.CONTROLLER_SERVICE))]
+        service = _Capability.Service
+        capabilities = [_Capability(service=service(type=service.CONTROLLER_SERVICE))]
+        if self._has_zones:
+            capabilities.append(_Capability(service=service(type=service.VOLUME_ACCESSIBILITY_CONSTRAINTS)))
         if self._can_expand:
             online = _Capability.VolumeExpansion(type=_Capability.VolumeExpansion.ONLINE)
             capabilities.append(_Capability(volume_expansion=online))

@@ -25,8 +25,10 @@ from driver.errors import (
 )
 from driver.locks import InFlight
 from driver.mountinfo import MountInfo
+from driver.node_id import node_id
 from driver.publish_target import PublishTarget
 from driver.sizes import SizeRange
+from driver.topology import accessible_topology
 from proto import csi_pb2
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
@@ -40,8 +42,9 @@ class NodeService:
     directory, only the guest the file system.
     """
 
-    def __init__(self, node_id: str, direct_volumes: DirectVolumes) -> None:
-        self._node_id = node_id
+    def __init__(self, node_name: str, direct_volumes: DirectVolumes, zone: str = "") -> None:
+        self._node_name = node_name
+        self._zone = zone
         self._volumes = direct_volumes
         self._in_flight = InFlight()
 
@@ -139,8 +142,12 @@ class NodeService:
     def NodeGetInfo(
         self, _request: csi_pb2.NodeGetInfoRequest, _context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetInfoResponse:
-        """The node's name; no volume limit, because disks attach to PodVMs, not to this worker."""
-        return csi_pb2.NodeGetInfoResponse(node_id=self._node_id, max_volumes_per_node=0)
+        """The node's id and its PodVMs' zone; no volume limit, because disks attach to PodVMs, not to this
+        worker."""
+        response = csi_pb2.NodeGetInfoResponse(node_id=node_id(self._node_name), max_volumes_per_node=0)
+        if self._zone:
+            response.accessible_topology.CopyFrom(accessible_topology([self._zone])[0])
+        return response
 
     def _target(self, target_path: str) -> PublishTarget:
         target = PublishTarget.parse(target_path)
@@ -186,6 +193,10 @@ def _access(
 def _mount_info(request: csi_pb2.NodePublishVolumeRequest) -> MountInfo:
     """The record that a publish asks for. Context keys that are not ours are dropped, never copied."""
     attributes = dict(request.volume_context)
+    # What the controller found at the disk is newer than what the PersistentVolume was made with.
+    for key in (mountinfo.CLOUD_VOLUME_PATH, mountinfo.CLOUD_PROVIDER):
+        if request.publish_context.get(key):
+            attributes[key] = request.publish_context[key]
     encryption = checked_encryption(attributes)
     access = _access(request, encrypted=encryption is not None)
     disk = disk_id(request.volume_id, attributes)

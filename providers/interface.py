@@ -21,7 +21,7 @@ Rules for every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -72,6 +72,9 @@ class VolumeRequest:
     source: ContentSource | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     """PVC and PV names, for people who look at the backend; no decision rests on them."""
+    zones: tuple[str, ...] = ()
+    """Where the volume may be, the best first; empty: wherever the provider puts it. Only
+    :class:`ZonedVolumes` get any."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,13 @@ class Volume:
     """What attaches it to a PodVM (CAA's ``cloud-volume-path``); never the path of a file on a node."""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """More public facts for the PV's attributes, under the names users know (``ebs-volume-id`` …)."""
+    zones: tuple[str, ...] = ()
+    """Zones whose machines can use it; empty: any machine can, or the provider knows no zones."""
+    published_node_id: str = ""
+    """The note of :class:`VolumeFence` on the disk; empty when there is none."""
+    attached_to: str = field(default="", compare=False)
+    """The machine that has the disk now, by the backend's name for it; empty when it is free. Only a
+    :class:`VolumeFence` fills it. Not part of what the volume is, so volumes are equal without it."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,15 @@ class Snapshot:
     encryption: Encryption | None
     """The source's: the copied LUKS header opens with the source's key."""
     fs_type: str
+
+
+@dataclass(frozen=True)
+class VolumeCondition:
+    """What the backend says about a disk's health."""
+
+    abnormal: bool
+    message: str
+    """For people; never empty."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +173,17 @@ class BlockVolumeProvider(ABC):
     def handle_for_name(self, name: str) -> str:
         """The handle that a volume of this CSI name has or would have.
 
-        It serves PVs of the older Go driver, whose volume handle is the bare CSI name.
+        It serves PVs of the older Go driver, whose volume handle is the bare CSI name. The volume itself
+        may report another handle, that finds it faster; this one keeps finding it too.
         """
+
+    def handle_for_request(self, name: str, parameters: Mapping[str, str]) -> str:
+        """The handle under which a create of that name with these parameters finds an earlier one.
+
+        It differs from :meth:`handle_for_name` where a parameter chooses the location (region, pool …).
+        """
+        del parameters
+        return self.handle_for_name(name)
 
     @abstractmethod
     def create_volume(self, request: VolumeRequest, deadline: Deadline) -> Volume:
@@ -165,7 +193,8 @@ class BlockVolumeProvider(ABC):
         Two callers with one name, in one process or two, end with one volume.
 
         Raises:
-            AlreadyExistsError: the existing one differs in a parameter of this provider's own.
+            AlreadyExistsError: the existing one differs in a parameter of this provider's own, from what it
+                was created with.
             VolumeNotFoundError, SnapshotNotFoundError: the source does not exist (nothing was created).
             InvalidParameterError, SizeOutOfRangeError, QuotaExceededError: nothing was created.
             UnavailableError: nothing was sent. OutcomeUnknownError, DeadlineError: it may exist.
@@ -273,6 +302,68 @@ class CapacityReporter(ABC):
     @abstractmethod
     def available_bytes(self, parameters: Mapping[str, str], deadline: Deadline) -> int:
         """Bytes available for new volumes with these parameters.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
+        """
+
+
+class VolumeModifier(ABC):
+    """Can change properties of a volume, attached or not (VolumeAttributesClass)."""
+
+    mutable_parameter_names: ClassVar[frozenset[str]]
+    """Those of ``parameter_names`` that can change."""
+
+    @abstractmethod
+    def modify_volume(self, handle: str, parameters: Mapping[str, str], deadline: Deadline) -> None:
+        """Give the volume these properties; those not named stay. ``parameters`` holds mutable ones only,
+        as ``validate_parameters`` accepted them.
+
+        A volume that has them already is left alone.
+
+        Raises:
+            InvalidParameterError: the volume, as it is, can't have them. Nothing was changed.
+            VolumeNotFoundError, QuotaExceededError: nothing was changed.
+            UnavailableError, OutcomeUnknownError, DeadlineError: call again.
+        """
+
+
+class ZonedVolumes(ABC):
+    """Volumes have zones: ``create_volume`` obeys :attr:`VolumeRequest.zones`.
+
+    It raises InvalidParameterError when no zone fits the parameters, QuotaExceededError when the backend
+    can't make one in a zone now (so that the scheduler tries another). Nothing was created then.
+    """
+
+
+class VolumeFence(ABC):
+    """Keeps a note on each disk of the node it is published to, and sees whether a machine has the disk.
+
+    It fills :attr:`Volume.published_node_id` and :attr:`Volume.attached_to`, and attaches nothing.
+    """
+
+    @abstractmethod
+    def set_published_node(self, handle: str, node_id: str, replacing: str, deadline: Deadline) -> None:
+        """Note ``node_id`` (printable ASCII without spaces, at most 192 bytes; empty: remove the note).
+
+        Readers see the note when this returns. ``replacing`` is the note that the caller saw.
+
+        Raises:
+            VolumeNotFoundError: there is no such volume.
+            OutcomeUnknownError: the note is another one by now, so nothing was changed; or it may have been
+                written. Call again.
+            UnavailableError, DeadlineError: call again.
+        """
+
+
+class VolumeHealth(ABC):
+    """Can tell what the backend says about the health of disks."""
+
+    @abstractmethod
+    def volume_conditions(
+        self, volumes: Sequence[Volume], deadline: Deadline
+    ) -> Mapping[str, VolumeCondition]:
+        """The condition of each volume, by handle; one that the backend says nothing about is left out.
 
         Raises:
             UnavailableError: the backend could not be asked.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import ClassVar, Self
@@ -20,6 +20,8 @@ from providers.errors import (
     InUseError,
     InvalidParameterError,
     InvalidTokenError,
+    OutcomeUnknownError,
+    QuotaExceededError,
     SnapshotNotFoundError,
     VolumeNotFoundError,
 )
@@ -33,10 +35,15 @@ from providers.interface import (
     SourceKind,
     Volume,
     VolumeCloner,
+    VolumeCondition,
     VolumeExpander,
+    VolumeFence,
+    VolumeHealth,
     VolumeLister,
+    VolumeModifier,
     VolumeRequest,
     VolumeSnapshotter,
+    ZonedVolumes,
 )
 
 GIB = 1 << 30
@@ -78,6 +85,9 @@ class MemoryCloud:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     in_use: set[str] = field(default_factory=set)
+    machines: dict[str, str] = field(default_factory=dict)
+    """By volume handle: the machine that has the disk."""
+    conditions: dict[str, VolumeCondition] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     before: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
     """By method: what happens, once each and in order, when a call arrives."""
@@ -103,7 +113,11 @@ class MemoryCloud:
 
     def changes(self) -> list[str]:
         """The calls so far that could have changed something."""
-        return [call for call in self.calls if call.split("_")[0] in ("create", "delete", "expand")]
+        return [
+            call
+            for call in self.calls
+            if call.split("_")[0] in ("create", "delete", "expand", "modify", "set")
+        ]
 
 
 class MinimalProvider(BlockVolumeProvider):
@@ -191,7 +205,7 @@ class MinimalProvider(BlockVolumeProvider):
         with self.cloud.lock:
             if handle not in self.cloud.volumes:
                 raise VolumeNotFoundError(handle)
-            return self.cloud.volumes[handle]
+            return replace(self.cloud.volumes[handle], attached_to=self.cloud.machines.get(handle, ""))
 
     def volume_exists(self, handle: str, deadline: Deadline) -> bool:
         try:
@@ -204,7 +218,7 @@ class MinimalProvider(BlockVolumeProvider):
 class MemoryProvider(
     MinimalProvider, VolumeExpander, VolumeSnapshotter, VolumeCloner, VolumeLister, CapacityReporter
 ):
-    """Everything that the driver can use."""
+    """Volumes, and copies of them."""
 
     def expand_volume(self, handle: str, size_bytes: int, deadline: Deadline) -> int:
         assert size_bytes % self.size_step_bytes == 0
@@ -278,6 +292,42 @@ class MemoryProvider(
         self.validate_parameters(parameters)
         self.cloud.arrive("available_bytes", deadline)
         return 100 * GIB
+
+
+class CloudyProvider(MemoryProvider, ZonedVolumes, VolumeFence, VolumeModifier, VolumeHealth):
+    """Everything that the driver can use."""
+
+    mutable_parameter_names: ClassVar[frozenset[str]] = frozenset({"memoryType"})
+
+    def _make(self, handle: str, request: VolumeRequest) -> Volume:
+        if "zone-full" in request.zones[:1]:
+            raise QuotaExceededError("zone-full has no room")
+        return replace(super()._make(handle, request), zones=request.zones[:1] or ("zone-1",))
+
+    def modify_volume(self, handle: str, parameters: Mapping[str, str], deadline: Deadline) -> None:
+        assert parameters
+        assert set(parameters) <= self.mutable_parameter_names
+        self.cloud.arrive("modify_volume", deadline)
+        with self.cloud.lock:
+            self.cloud.types[handle] = parameters["memoryType"]
+        self.cloud.answer("modify_volume", deadline)
+
+    def set_published_node(self, handle: str, node_id: str, replacing: str, deadline: Deadline) -> None:
+        self.cloud.arrive("set_published_node", deadline)
+        with self.cloud.lock:
+            volume = self.cloud.volumes[handle]
+            if volume.published_node_id != replacing:
+                raise OutcomeUnknownError("the note was changed by another")
+            self.cloud.volumes[handle] = replace(volume, published_node_id=node_id)
+        self.cloud.answer("set_published_node", deadline)
+
+    def volume_conditions(
+        self, volumes: Sequence[Volume], deadline: Deadline
+    ) -> Mapping[str, VolumeCondition]:
+        assert volumes
+        self.cloud.arrive("volume_conditions", deadline)
+        wanted = {volume.handle for volume in volumes}
+        return {handle: one for handle, one in self.cloud.conditions.items() if handle in wanted}
 
 
 def _is_handle(handle: str, prefix: str) -> bool:

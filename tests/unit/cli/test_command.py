@@ -84,7 +84,7 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
         line = next(line for line in page.splitlines() if f"`{option.opts[0]}`" in line)
         assert f"`{option.envvar}`" in line
         if not option.required:
-            assert f"`{option.default}`".replace(".0`", "`") in line
+            assert f"`{option.default or 'none'}`".replace(".0`", "`") in line
 
 
 def test_the_commands_are_listed_and_others_refused() -> None:

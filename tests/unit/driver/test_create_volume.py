@@ -292,7 +292,7 @@ def test_the_largest_context_stays_within_the_specification(client: Client) -> N
     assert size <= 4096
 
 
-def test_mutable_parameters_are_refused(client: Client) -> None:
+def test_mutable_parameters_that_the_provider_can_t_change_are_refused(client: Client) -> None:
     request = csi_pb2.CreateVolumeRequest(
         name="pvc-1", volume_capabilities=[mount()], mutable_parameters={"memoryType": "slow"}
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from driver.direct_volumes import DirectVolumes
 from driver.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
 )
+from driver.node import NodeService
+from driver.topology import ZONE_KEY
 from proto import csi_pb2
 from tests.unit.driver.node_support import (
     NO_CONTEXT,
@@ -70,9 +73,15 @@ def test_expanding_on_a_damaged_record_asks_to_come_again(node: Worker) -> None:
 
 def test_the_node_reports_its_name_and_no_limit(node: Worker) -> None:
     info = node.start().NodeGetInfo(csi_pb2.NodeGetInfoRequest(), NO_CONTEXT)
-    assert info.node_id == "worker-1"
+    assert info.node_id == "node/worker-1"
     assert info.max_volumes_per_node == 0
     assert not info.HasField("accessible_topology")
+
+
+def test_the_node_reports_the_zone_of_its_podvms(node: Worker) -> None:
+    plugin = NodeService("worker-1", DirectVolumes(node.root), "us-east-1a")
+    info = plugin.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), NO_CONTEXT)
+    assert dict(info.accessible_topology.segments) == {ZONE_KEY: "us-east-1a"}
 
 
 def test_only_expansion_is_advertised(node: Worker) -> None:
