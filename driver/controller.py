@@ -11,6 +11,7 @@ from driver.capabilities import MountAccess, UnsupportedCapability, check_capabi
 from driver.controller_modify import ModifyRpcs
 from driver.controller_publish import PublishRpcs
 from driver.controller_snapshots import SnapshotRpcs
+from driver.encryption import KBS_KEY_ID
 from driver.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -87,6 +88,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
     ) -> csi_pb2.CreateVolumeResponse:
         check_name(request.name)
         spec = self._spec(request.parameters)
+        encryption = spec.encryption_of_new()
         # Of two classes that name one property, the VolumeAttributesClass wins (CSI "CreateVolume").
         parameters = {
             **spec.provider_parameters,
@@ -110,14 +112,18 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                 source = self._source(request.volume_content_source)
                 if existing is None:
                     content = self._content(source, deadline)
-                    _check_content(content, spec.encryption, fs_type)
+                    encryption = spec.encryption_of_copy(content.encryption)
+                    _check_content(content, encryption, fs_type)
                     source_bytes = content.size_bytes
+                else:
+                    # The source may be gone; the copy itself remembers its key.
+                    encryption = spec.encryption_of_copy(existing.encryption)
             if existing is not None:
-                _check_matches(existing, sizes, spec.encryption, fs_type, source, zones=zones)
+                _check_matches(existing, sizes, encryption, fs_type, source, zones=zones)
             wanted = VolumeRequest(
                 name=request.name,
-                size_bytes=sizes.choose(self._rules(encrypted=spec.encryption is not None), source_bytes),
-                encryption=spec.encryption,
+                size_bytes=sizes.choose(self._rules(encrypted=encryption is not None), source_bytes),
+                encryption=encryption,
                 fs_type=fs_type,
                 parameters=parameters,
                 source=source,
@@ -126,10 +132,12 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
             )
             with change_may_be_sent(f"creating volume {request.name!r}"):
                 volume = self._provider.create_volume(wanted, deadline)
-                _check_matches(volume, sizes, spec.encryption, fs_type, source, zones=zones)
+                _check_matches(volume, sizes, encryption, fs_type, source, zones=zones)
                 described = self._describe(volume)
         for key, value in spec.context.items():
             described.volume_context[key] = value
+        if encryption is not None:
+            described.volume_context[KBS_KEY_ID] = encryption.kbs_key_id
         return csi_pb2.CreateVolumeResponse(volume=described)
 
     def DeleteVolume(
@@ -159,7 +167,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
         if differing:
             response.message = f"the volume's file system is {volume.fs_type!r}, not {min(differing)!r}"
             return response
-        if request.parameters and self._spec(request.parameters).encryption != volume.encryption:
+        if request.parameters and self._wanted_encryption(request.parameters, volume) != volume.encryption:
             response.message = "the parameters' encrypt-type and kbs-key-id are not the volume's"
             return response
         response.confirmed.volume_context.update(request.volume_context)
@@ -252,6 +260,12 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
 
     def _spec(self, parameters: Mapping[str, str]) -> VolumeSpec:
         return parse_parameters(parameters, self._provider, self._installed)
+
+    def _wanted_encryption(self, parameters: Mapping[str, str], volume: Volume) -> Encryption | None:
+        spec = self._spec(parameters)
+        return (
+            spec.encryption_of_new() if volume.source is None else spec.encryption_of_copy(volume.encryption)
+        )
 
     def _rules(self, *, encrypted: bool) -> SizeRules:
         minimum = self._provider.minimum_size_bytes

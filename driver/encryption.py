@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from driver.errors import InvalidArgument
 from driver.key_path import check_key_path
@@ -15,8 +15,13 @@ KBS_KEY_ID = "kbs-key-id"
 ENCRYPT_TYPES = ("luks", "luks2")
 
 
-def checked_encryption(given: Mapping[str, str]) -> tuple[str, str] | None:
+def checked_encryption(
+    given: Mapping[str, str], check_key: Callable[[str], None] = check_key_path
+) -> tuple[str, str] | None:
     """Type and key path; None when neither is given. Half of it would end in the clear (field case L3).
+
+    Args:
+        check_key: raises InvalidArgument for a malformed key id; a template of one is malformed by default.
 
     Raises:
         InvalidArgument: one without the other, an unknown type, or a malformed key path.
@@ -37,5 +42,5 @@ def checked_encryption(given: Mapping[str, str]) -> tuple[str, str] | None:
         raise InvalidArgument(
             f"{ENCRYPT_TYPE} is {encrypt_type[:64]!r}; expected {' or '.join(ENCRYPT_TYPES)}{hint}"
         )
-    check_key_path(key_id)
+    check_key(key_id)
     return encrypt_type, key_id

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID, checked_encryption
 from driver.errors import InvalidArgument
+from driver.key_path import check_key_template, expand_key_path
+from driver.key_template import is_template
 from providers.interface import BlockVolumeProvider, Encryption
 
 CLOUD_PROVIDER = "cloudProvider"
@@ -67,6 +69,7 @@ class VolumeSpec:
     """What a StorageClass asks for, checked."""
 
     encryption: Encryption | None
+    """As written: the key id may be a template."""
     fs_type: str | None
     """Of the deprecated parameter; it must equal the capability's."""
     provider_parameters: Mapping[str, str]
@@ -75,6 +78,28 @@ class VolumeSpec:
     """Every parameter given, for the PV's attributes; all are public."""
     labels: Mapping[str, str]
     """PVC and PV names."""
+
+    def encryption_of_new(self) -> Encryption | None:
+        """How a volume of this claim is encrypted, the key id expanded.
+
+        Raises:
+            InvalidArgument: it can't be expanded, or not to a key path.
+        """
+        if self.encryption is None:
+            return None
+        return replace(self.encryption, kbs_key_id=expand_key_path(self.encryption.kbs_key_id, self.labels))
+
+    def encryption_of_copy(self, source: Encryption | None) -> Encryption | None:
+        """How a copy is encrypted. It carries its source's LUKS header, which opens with the source's key:
+        that is what a templated key id stands for then. A literal one stands for itself.
+
+        Raises:
+            InvalidArgument: as for :meth:`encryption_of_new`.
+        """
+        wanted = self.encryption_of_new()
+        if self.encryption is None or source is None or not is_template(self.encryption.kbs_key_id):
+            return wanted
+        return replace(self.encryption, kbs_key_id=source.kbs_key_id)
 
 
 def parse_parameters(
@@ -98,7 +123,7 @@ def parse_parameters(
         raise InvalidArgument(f"the parameters hold more than {MAXIMUM_BYTES} bytes; shorten their values")
     provider_parameters = {key: value for key, value in own.items() if key in provider.parameter_names}
     provider.validate_parameters(provider_parameters)
-    encryption = checked_encryption(own)
+    encryption = checked_encryption(own, check_key_template)
     return VolumeSpec(
         encryption=Encryption(*encryption) if encryption else None,
         fs_type=_fs_type(parameters),
