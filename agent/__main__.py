@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _mount(arguments: argparse.Namespace) -> None:
     volumes = parse_annotation(_read(arguments.annotation))
-    mounted = _volumes(arguments).mount(volumes)
+    policy = load_policy(_hub(arguments), PolicyFiles())
+    mounted = _volumes(arguments).mount(volumes, policy)
     _print({"volumes": [asdict(volume) for volume in mounted]})
 
 
@@ -76,21 +77,22 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _proxy(arguments: argparse.Namespace) -> None:
-    hub = DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
-    command_proxy.run_proxy(arguments, hub, _volumes(arguments))
+    command_proxy.run_proxy(arguments, _hub(arguments), _volumes(arguments))
 
 
 def _volumes(arguments: argparse.Namespace) -> Volumes:
     clock = SystemClock()
-    hub = DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
     return Volumes(
-        hub=hub,
+        hub=_hub(arguments),
         runner=SystemRunner(),
         clock=clock,
         finder=DeviceFinder(clock, arguments.device_timeout),
         open_device=DirectDevice,
-        policy=lambda: load_policy(hub, PolicyFiles()),
     )
+
+
+def _hub(arguments: argparse.Namespace) -> DataHubClient:
+    return DataHubClient(arguments.cdh_socket, arguments.cdh_timeout)
 
 
 def _read(source: str) -> bytes:

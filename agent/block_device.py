@@ -57,12 +57,16 @@ class BlockDevice(Protocol):
 class DirectDevice:
     """A real disk (or, in tests, a file) opened with O_DIRECT; a context manager."""
 
-    def __init__(self, path: Path, *, writable: bool, exclusive: bool) -> None:
+    def __init__(self, path: Path, *, writable: bool, exclusive: bool, number: str | None = None) -> None:
         """Open ``path``. ``exclusive`` claims the disk: it fails while the disk, or a part of it, is
         mounted or held by device-mapper, and keeps others from mounting it until closed.
 
+        ``number`` is the ``major:minor`` that the disk had when it was found: the host can take it away
+        meanwhile and attach another one, which then gets its name.
+
         Raises:
-            Refused: ``exclusive``, and the disk is in use (rule ``device-in-use``).
+            Refused: ``exclusive``, and the disk is in use (rule ``device-in-use``); or it is another one than
+                was found (``device-exchanged``).
             Unavailable: it can't be opened.
         """
         self._path = path
@@ -78,6 +82,14 @@ class DirectDevice:
                     f"{path} is mounted or held by something else; expected a disk that nothing uses",
                 ) from None
             raise Unavailable("device-unreadable", f"cannot open {path}: {error.strerror}") from None
+        opened = os.fstat(self._fd).st_rdev
+        if number is not None and number != f"{os.major(opened)}:{os.minor(opened)}":
+            os.close(self._fd)
+            raise Refused(
+                "device-exchanged",
+                f"{path} was the device {number} when it was found, and is "
+                f"{os.major(opened)}:{os.minor(opened)} now: the disk was exchanged meanwhile",
+            )
         self._size = os.lseek(self._fd, 0, os.SEEK_END) // BLOCK_BYTES * BLOCK_BYTES
 
     def __enter__(self) -> Self:

@@ -91,12 +91,13 @@ class Guard:
                         _log.warning("a shield is left: %s", error)
 
     def _mount(self, call: cdh_pb2.SecureMountRequest) -> None:
-        volume = self._volume(call)
+        policy = self._policy()
+        volume = self._volume(call, policy)
         self.sweep()
         with self._mounting:
-            self._volumes.mount([volume])
+            self._volumes.mount([volume], policy)
 
-    def _volume(self, call: cdh_pb2.SecureMountRequest) -> CloudVolume:
+    def _volume(self, call: cdh_pb2.SecureMountRequest, policy: Policy) -> CloudVolume:
         """What the call asks for, in the agent's own terms.
 
         Raises:
@@ -124,7 +125,7 @@ class Guard:
         key_uri(key_id)
         return CloudVolume(
             index=int(place[1]),
-            mount_point=self._destination(key_id),
+            mount_point=_destination(policy, key_id),
             fs_type="ext4",
             lun=None,
             disk_id=self._device(options),
@@ -132,22 +133,6 @@ class Guard:
             encrypt_type="luks2",
             key_id=key_id,
         )
-
-    def _destination(self, key_id: str) -> str:
-        """The mount point of the policy's entry for a key; the call does not tell where the volume goes."""
-        entries = self._policy().volumes
-        if entries is None:
-            return _PLACEHOLDER
-        found = sorted(destination for destination, rules in entries.items() if rules.key_id == key_id)
-        if not found:
-            raise Refused("policy-key", f"the policy has no entry with the key {key_id}")
-        if len(found) > 1:
-            raise Refused(
-                "policy-ambiguous",
-                f"the policy has the key {key_id} at {found[0][:100]!a} and {found[1][:100]!a}; under the "
-                "guard each entry needs a key of its own",
-            )
-        return found[0]
 
     def _device(self, options: Mapping[str, str]) -> str:
         number = options.get("deviceId", "")
@@ -164,6 +149,23 @@ class Guard:
         if not Path(path).exists():
             raise Unavailable("device-missing", f"there is no {path[:100]!a}")
         return str(Path(path).resolve())
+
+
+def _destination(policy: Policy, key_id: str) -> str:
+    """The mount point of the policy's entry for a key; the call does not tell where the volume goes."""
+    entries = policy.volumes
+    if entries is None:
+        return _PLACEHOLDER
+    found = sorted(destination for destination, rules in entries.items() if rules.key_id == key_id)
+    if not found:
+        raise Refused("policy-key", f"the policy has no entry with the key {key_id}")
+    if len(found) > 1:
+        raise Refused(
+            "policy-ambiguous",
+            f"the policy has the key {key_id} at {found[0][:100]!a} and {found[1][:100]!a}; under the "
+            "guard each entry needs a key of its own",
+        )
+    return found[0]
 
 
 def _is_ours(call: cdh_pb2.SecureMountRequest) -> bool:

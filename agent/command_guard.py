@@ -53,7 +53,6 @@ def run_guard(arguments: argparse.Namespace) -> None:
         clock=clock,
         finder=GivenDisks(clock, arguments.device_timeout),
         open_device=DirectDevice,
-        policy=policy,
     )
     workers = Workers()
     guard = Guard(volumes, policy, workers)

@@ -53,6 +53,15 @@ def require_same(
     _equal(mapping, "options", options, _options(header, discard=discard))
 
 
+def backing_bytes(table: tuple[Target, ...], header: AuditedHeader, backing_size: int) -> int:
+    """The bytes of the device below that a mapping uses, header included; at most ``backing_size``.
+
+    They are fewer after a growth that was cut short: the device below grows first.
+    """
+    length = table[0].length * SECTOR_BYTES if table else 0
+    return min(backing_size, header.data_offset_bytes + length)
+
+
 def _options(header: AuditedHeader, *, discard: bool) -> list[str]:
     """The optional parameters, their number first; the kernel leaves out its default sector size."""
     options = [_DISCARD] if discard else []

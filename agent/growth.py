@@ -16,7 +16,7 @@ from agent.block_device import BLOCK_BYTES
 from agent.cdh import DataHub
 from agent.clock import Clock
 from agent.commands import Runner
-from agent.device_mapper import SECTOR_BYTES, DeviceMapper, Mapping, Target
+from agent.device_mapper import DeviceMapper, Mapping, Target
 from agent.devices import DeviceFinder, Disk
 from agent.disk_format import HEADER_AREA_BYTES, RecordKey
 from agent.errors import Refused, Unavailable
@@ -76,7 +76,9 @@ class Growth:
             self._filesystems.grow(mapping.path, disk.size - shield.header.data_offset_bytes)
             if disk.size > header.record.minimum_size:
                 # Not exclusive: the shield holds the disk.
-                with self._open_device(disk.path, writable=True, exclusive=False) as device:
+                with self._open_device(
+                    disk.path, writable=True, exclusive=False, number=disk.number
+                ) as device:
                     update_record(device, RecordKey(key), header, minimum_size=disk.size)
 
     def _rescan(self, volume: CloudVolume) -> Disk:
@@ -107,16 +109,14 @@ class Growth:
                 "device-too-small",
                 f"the disk of {volume.name} has {disk.size} bytes, but had {shield.size} when it was mounted",
             )
-        # After growth that was cut short, the mapping is still smaller than its shield.
         table = self._mapper.table(mapping.name)
-        length = table[0].length * SECTOR_BYTES if table else 0
-        size = min(shield.size, shield.header.data_offset_bytes + length)
+        size = crypt_mapping.backing_bytes(table, shield.header, shield.size)
         self._require_same(mapping, table, shield, size)
         return mapping, shield
 
     def _header(self, disk: Disk, key: bytes, shield: Shield) -> GenuineHeader:
         """The disk's record, which must vouch for the very header that the volume is open with."""
-        with self._open_device(disk.path, writable=False, exclusive=False) as device:
+        with self._open_device(disk.path, writable=False, exclusive=False, number=disk.number) as device:
             header = decide(device.read(0, HEADER_AREA_BYTES), RecordKey(key), device.size)
         if not isinstance(header, GenuineHeader) or header.audited != shield.header:
             raise Refused(

@@ -22,6 +22,8 @@ class Hold:
 
     container_id: str
     volumes: tuple[CloudVolume, ...]
+    usage_figures: bool = True
+    """Whether the policy of then lets the host know how full they are."""
 
 
 class Holds:
@@ -81,6 +83,12 @@ class Holds:
                 found.setdefault(volume.name, volume)
         return list(found.values())
 
+    def shows_usage(self, name: str) -> bool:
+        """Whether all containers of a volume let the host know how full it is."""
+        return all(
+            hold.usage_figures for hold in self.all() if any(volume.name == name for volume in hold.volumes)
+        )
+
     def _names(self) -> set[str]:
         return {volume.name for hold in self._held for volume in hold.volumes}
 
@@ -104,7 +112,11 @@ def _load(file: Path) -> list[Hold]:
         raise Unavailable("state-unreadable", f"cannot read {file}: {error.strerror}") from None
     try:
         return [
-            Hold(one["container_id"], tuple(CloudVolume(**volume) for volume in one["volumes"]))
+            Hold(
+                one["container_id"],
+                tuple(CloudVolume(**volume) for volume in one["volumes"]),
+                one["usage_figures"],
+            )
             for one in json.loads(content.decode())
         ]
     except (ValueError, TypeError, KeyError):

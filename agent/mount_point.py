@@ -36,6 +36,22 @@ def checked_mount_point(path: str, owner: str) -> str:
             or the runtime provides.
     """
     what = f"the mount point {_shown(path)} of {owner}"
+    path = checked_path(path, owner)
+    if path in _CLOSED_DIRECTORIES:
+        raise Refused("mount-point", f"{what} would cover a whole system directory")
+    for tree, reason in _CLOSED_TREES.items():
+        if path == tree or path.startswith(tree + "/"):
+            raise Refused("mount-point", f"{what} is refused: {tree} {reason}")
+    return path
+
+
+def checked_path(path: str, owner: str) -> str:
+    """``path`` without a trailing slash, wherever it leads.
+
+    Raises:
+        Refused: rule ``mount-point``: not an absolute, normalized path.
+    """
+    what = f"the mount point {_shown(path)} of {owner}"
     if not path.startswith("/") or len(path.encode("utf-8", "replace")) > MAX_PATH or not path.isprintable():
         raise Refused(
             "mount-point",
@@ -46,11 +62,6 @@ def checked_mount_point(path: str, owner: str) -> str:
     # PurePosixPath keeps a double slash at the beginning, which POSIX lets systems interpret.
     if str(PurePosixPath(path)) != path or path.startswith("//") or ".." in path.split("/"):
         raise Refused("mount-point", f"{what} is not normalized; write no '.', no '..' and no double slash")
-    if path in _CLOSED_DIRECTORIES:
-        raise Refused("mount-point", f"{what} would cover a whole system directory")
-    for tree, reason in _CLOSED_TREES.items():
-        if path == tree or path.startswith(tree + "/"):
-            raise Refused("mount-point", f"{what} is refused: {tree} {reason}")
     return path
 
 

@@ -8,8 +8,7 @@ How it is written: ``agent/policy_schema.py`` and ``docs/policy.md``.
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -19,9 +18,6 @@ from agent.errors import Refused
 
 _SHOWN: Final = 100
 _MAX_NAMED: Final = 5
-
-#: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
-_KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
 
 
 class Encryption(StrEnum):
@@ -36,6 +32,13 @@ class Format(StrEnum):
 
     NEVER = "never"
     IF_BLANK = "if-blank"
+
+
+class Measurement(StrEnum):
+    """Whether volumes may be opened without being measured. The words are the schema's."""
+
+    REQUIRED = "required"
+    IF_ENABLED = "if-enabled"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,16 @@ class VolumeRules:
 
 
 @dataclass(frozen=True)
+class AgentRules:
+    """What holds for all volumes alike. The defaults are the built-in policy's."""
+
+    measurement: Measurement = Measurement.IF_ENABLED
+    """What to do where the Attestation Agent does not extend runtime measurements (``agent.measurement``)."""
+    usage_figures: bool = True
+    """Whether the host, which asks for volume statistics, is told how full a volume is."""
+
+
+@dataclass(frozen=True)
 class Policy:
     """The rules by mount destination.
 
@@ -94,17 +107,13 @@ class Policy:
     """
 
     volumes: Mapping[str, VolumeRules] | None
+    other_mounts: frozenset[str] = frozenset()
+    """Destinations for what is no volume, which would be refused if they were not named
+    (``agent.container_mounts``)."""
+    agent: AgentRules = AgentRules()
 
 
 DEFAULT_POLICY: Final = Policy(None)
-
-
-@dataclass(frozen=True)
-class ContainerMount:
-    """One entry of the OCI ``mounts``, as the host wrote it."""
-
-    destination: str
-    source: str
 
 
 def rules_for(policy: Policy, volumes: Sequence[CloudVolume]) -> dict[str, VolumeRules]:
@@ -117,39 +126,6 @@ def rules_for(policy: Policy, volumes: Sequence[CloudVolume]) -> dict[str, Volum
             ``encryption-required``, ``encryption-unexpected`` or ``policy-key``, naming the volume.
     """
     return {volume.name: _rules(policy, volume) for volume in volumes}
-
-
-def refuse_uncovered(policy: Policy, mounts: Iterable[ContainerMount], covered: Collection[str]) -> None:
-    """Refuse a container that would write a volume's data to a place that is no volume.
-
-    ``covered`` holds the destinations at which a mounted volume takes the place of the host's entry.
-
-    Raises:
-        Refused: ``volume-not-covered``: an entry has a destination that the policy names, or the source of a
-            CSI volume or a subpath, and no volume covers it.
-    """
-    places = {_normalized(destination) for destination in covered}
-    named = {_normalized(destination) for destination in policy.volumes or ()}
-    for mount in mounts:
-        destination = _normalized(mount.destination)
-        if destination in places:
-            continue
-        if destination in named:
-            raise Refused(
-                "volume-not-covered",
-                f"the policy names a volume at {_shown(destination)}, but the host brought none for it: what "
-                "the container writes there would be lost; check that the disk is attached and that "
-                "cloud-api-adaptor sends the cloud_volumes annotation",
-            )
-        source = _normalized(mount.source)
-        folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
-        if folder is not None:
-            raise Refused(
-                "volume-not-covered",
-                f"{_shown(destination)} is bound to {_shown(source)}, under {folder.strip('/')}, but no "
-                "volume was mounted for it: what the container writes there would be lost; use an encrypted "
-                "volume without subPath",
-            )
 
 
 def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
@@ -183,12 +159,6 @@ def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
             f"{_shown(volume.mount_point)} is {rules.key_id}",
         )
     return rules
-
-
-def _normalized(path: str) -> str:
-    """``path`` as the kernel reads it, so that no spelling of the host's slips through."""
-    # normpath keeps a double slash at the beginning, which POSIX lets systems interpret; Linux does not.
-    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def _shown(value: str) -> str:

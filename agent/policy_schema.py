@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from agent.errors import Refused
 from agent.keys import key_uri
-from agent.mount_point import checked_mount_point
-from agent.policy import Encryption, Format, Policy, VolumeRules
+from agent.mount_point import checked_mount_point, checked_path
+from agent.policy import AgentRules, Encryption, Format, Measurement, Policy, VolumeRules
 
 VERSION: Final = 1
 MAX_POLICY: Final = 256 << 10
@@ -51,12 +51,20 @@ def parse_policy(text: str | bytes) -> Policy | PolicyResource:
         raise _invalid(
             "version", f"must be {VERSION}, the schema that this agent reads, not {_shown(version)}"
         )
-    _refuse_unknown(document, {"version", "volumes", "policy-resource"}, "")
+    _refuse_unknown(document, {"version", "volumes", "other-mounts", "agent", "policy-resource"}, "")
     if ("volumes" in document) == ("policy-resource" in document):
         raise _invalid("volumes", "the file must have either volumes or policy-resource")
     if "policy-resource" in document:
+        for name in ("other-mounts", "agent"):
+            if name in document:
+                raise _invalid(name, "belongs into the policy that policy-resource names")
         return PolicyResource(_key("policy-resource", document["policy-resource"]))
-    return Policy(_volumes(_table("volumes", document["volumes"])))
+    volumes = _volumes(_table("volumes", document["volumes"]))
+    return Policy(
+        volumes,
+        _other_mounts(document.get("other-mounts", []), volumes),
+        _agent(_table("agent", document.get("agent", {}))),
+    )
 
 
 def _load(text: str | bytes) -> dict[str, Any]:
@@ -85,6 +93,36 @@ def _volumes(tables: Mapping[str, Any]) -> dict[str, VolumeRules]:
             raise _invalid(where, "this destination is named twice, with and without a trailing slash")
         volumes[destination] = _rules(where, _table(where, fields))
     return volumes
+
+
+def _other_mounts(value: object, volumes: Collection[str]) -> frozenset[str]:
+    if not isinstance(value, list):
+        raise _invalid("other-mounts", f"must be a list of paths, not {_shown(value)}")
+    found: set[str] = set()
+    for path in value:
+        if type(path) is not str:
+            raise _invalid("other-mounts", f"must hold paths only, not {_shown(path)}")
+        try:
+            destination = checked_path(path, "other-mounts")
+        except Refused as refused:
+            raise _invalid("other-mounts", refused.message) from None
+        if destination == "/":
+            raise _invalid("other-mounts", "must not hold '/', which lies above every volume")
+        if destination in found or destination in volumes:
+            raise _invalid(
+                "other-mounts", f"{_shown(path)} is named twice; a place is a volume or it is none"
+            )
+        found.add(destination)
+    return frozenset(found)
+
+
+def _agent(fields: Mapping[str, Any]) -> AgentRules:
+    _refuse_unknown(fields, _AGENT_FIELDS, "agent")
+    rules = AgentRules()
+    for name, value in fields.items():
+        attribute, read = _AGENT_FIELDS[name]
+        rules = replace(rules, **{attribute: read(f"agent.{name}", value)})
+    return rules
 
 
 def _rules(where: str, fields: Mapping[str, Any]) -> VolumeRules:
@@ -124,6 +162,10 @@ def _encryption(where: str, value: object) -> Encryption:
 
 def _format(where: str, value: object) -> Format:
     return Format(_one_of(where, value, [one.value for one in Format]))
+
+
+def _measurement(where: str, value: object) -> Measurement:
+    return Measurement(_one_of(where, value, [one.value for one in Measurement]))
 
 
 def _key(where: str, value: object) -> str:
@@ -173,6 +215,12 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "read-only": ("read_only", _boolean),
     "fs-group": ("fs_group", _group),
     "discard": ("discard", _boolean),
+}
+
+#: The same for AgentRules.
+_AGENT_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
+    "measurement": ("measurement", _measurement),
+    "usage-figures": ("usage_figures", _boolean),
 }
 
 

@@ -8,17 +8,17 @@ container whose volumes are refused is never seen by the upstream.
 from __future__ import annotations
 
 import logging
-import posixpath
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
 from agent.annotation import ANNOTATION_KEY, CloudVolume, parse_annotation
+from agent.container_mounts import ContainerMount, normalized, refuse_guest_mounts, refuse_uncovered
 from agent.errors import AgentError, Refused
 from agent.holds import Hold, Holds
-from agent.policy import ContainerMount, Policy, refuse_uncovered, rules_for
+from agent.policy import Policy, rules_for
 from agent.proxy import Forward, Takeover
 from agent.proxy_calls import AGENT_SERVICE, Workers, read_message
 from agent.ttrpc_frame import Code, TtrpcConnectionError, TtrpcError
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 class MountsVolumes(Protocol):
     """What containers need of ``agent.volumes.Volumes``."""
 
-    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
-        """Mount all or none; VolumesFailed says why."""
+    def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
+        """Mount all or none, as ``policy`` says; VolumesFailed says why not."""
 
     def unmount(self, names: Sequence[str]) -> None:
         """Unmount and close; VolumesFailed says what is in use."""
@@ -55,7 +55,10 @@ class _Placed:
 
 
 class Containers:
-    """Takes over the calls of the agent protocol that make and remove containers."""
+    """Takes over the calls of the agent protocol that make and remove containers, and that mount for them.
+
+    ``policy`` is asked once for each container: what was checked is what is enforced.
+    """
 
     def __init__(
         self, volumes: MountsVolumes, holds: Holds, policy: Callable[[], Policy], workers: Workers
@@ -71,13 +74,16 @@ class Containers:
             (AGENT_SERVICE, "CreateContainer"): self.create,
             (AGENT_SERVICE, "RemoveContainer"): self.remove,
             (AGENT_SERVICE, "DestroySandbox"): self.destroy,
+            (AGENT_SERVICE, "CreateSandbox"): self.create_sandbox,
+            (AGENT_SERVICE, "UpdateEphemeralMounts"): self.update_mounts,
         }
 
     async def create(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
         """CreateContainer: mount, rewrite, forward; what fails afterwards lets go of the volumes again."""
         begun = time.monotonic()
         call = read_message(agent_pb2.CreateContainerRequest, request.payload)
-        hold = await self._workers.run(partial(self._prepare, call))
+        mounts = read_message(agent_pb2.CreateContainerMounts, request.payload)
+        hold = await self._workers.run(partial(self._prepare, call, mounts))
         if hold is None:
             return await forward(request)
         changed = ttrpc_pb2.Request()
@@ -118,23 +124,43 @@ class Containers:
             except TtrpcError as error:
                 _log.warning("not all volumes could be closed: %s", error.message)
 
-    def _prepare(self, call: agent_pb2.CreateContainerRequest) -> Hold | None:
+    async def create_sandbox(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
+        """CreateSandbox: forwarded, unless it mounts something over the agent's directories."""
+        call = read_message(agent_pb2.CreateSandboxRequest, request.payload)
+        await self._check_storages(call.storages)
+        return await forward(request)
+
+    async def update_mounts(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
+        """UpdateEphemeralMounts: the same; it could make a read-only volume writable."""
+        call = read_message(agent_pb2.UpdateEphemeralMountsRequest, request.payload)
+        await self._check_storages(call.storages)
+        return await forward(request)
+
+    async def _check_storages(self, storages: Iterable[agent_pb2.Storage]) -> None:
+        paths = [storage.mount_point for storage in storages]
+        await self._workers.run(partial(refuse_guest_mounts, paths))
+
+    def _prepare(
+        self, call: agent_pb2.CreateContainerRequest, mounts: agent_pb2.CreateContainerMounts
+    ) -> Hold | None:
         """Mount the container's volumes and change ``call``; None when there is nothing to change.
 
         Raises:
             AgentError, VolumesFailed: the container must not be created; nothing is left of the attempt.
         """
+        refuse_guest_mounts(storage.mount_point for storage in mounts.storages)
+        policy = self._policy()
         text = call.OCI.Annotations.get(ANNOTATION_KEY)
         volumes = parse_annotation(text) if text else ()
         placed = [_place(volume, call.OCI.Mounts) for volume in volumes]
-        self._check(placed, call.OCI.Mounts)
+        _check(policy, placed, call.OCI.Mounts, [shared.dst_path for shared in mounts.shared_mounts])
         if text is None:
             return None
-        hold = Hold(call.container_id, volumes)
+        hold = Hold(call.container_id, volumes, policy.agent.usage_figures)
         names = [volume.name for volume in volumes]
         with self._holds.working_on(names):
             self._refuse_other_disks(volumes)
-            sources = {one.name: one.source for one in self._volumes.mount(volumes)}
+            sources = {one.name: one.source for one in self._volumes.mount(volumes, policy)}
             try:
                 self._holds.add(hold)
             except AgentError:
@@ -147,31 +173,6 @@ class Containers:
                 call.OCI.Mounts[position].source = sources[one.volume.name]
                 call.OCI.Mounts[position].type = "bind"
         return hold
-
-    def _check(self, placed: Sequence[_Placed], mounts: Sequence[agent_pb2.Mount]) -> None:
-        """Ask the policy, for each volume at each place where it is put."""
-        policy = self._policy()
-        rules = rules_for(policy, [one.volume for one in placed])
-        taken: set[int] = set()
-        for one in placed:
-            if not taken.isdisjoint(one.positions):
-                raise Refused(
-                    "mount-ambiguous", f"{one.volume.name} and another volume want the same mount entry"
-                )
-            taken.update(one.positions)
-            for position in one.positions:
-                other = replace(one.volume, mount_point=_normalized(mounts[position].destination))
-                if rules_for(policy, [other])[other.name] != rules[one.volume.name]:
-                    raise Refused(
-                        "policy-destination",
-                        f"{one.volume.name} is mounted at {one.volume.mount_point} and at "
-                        f"{other.mount_point[:100]!a}, for which the policy has different rules",
-                    )
-        refuse_uncovered(
-            policy,
-            [ContainerMount(mount.destination, mount.source) for mount in mounts],
-            [mounts[position].destination for position in taken],
-        )
 
     def _refuse_other_disks(self, volumes: Sequence[CloudVolume]) -> None:
         """A name stands for one disk as long as somebody holds it."""
@@ -207,6 +208,42 @@ class Containers:
             _log.warning("volumes stay open until the sandbox is destroyed: %s", error)
 
 
+def _check(
+    policy: Policy, placed: Sequence[_Placed], mounts: Sequence[agent_pb2.Mount], shared: Sequence[str]
+) -> None:
+    """Ask the policy, for each volume at each place where it is put, and for all else that is mounted.
+
+    ``shared`` are the destinations of mounts that come from other containers.
+    """
+    rules = rules_for(policy, [one.volume for one in placed])
+    taken: set[int] = set()
+    for one in placed:
+        if not taken.isdisjoint(one.positions):
+            raise Refused(
+                "mount-ambiguous", f"{one.volume.name} and another volume want the same mount entry"
+            )
+        taken.update(one.positions)
+        for position in one.positions:
+            other = replace(one.volume, mount_point=normalized(mounts[position].destination))
+            if rules_for(policy, [other])[other.name] != rules[one.volume.name]:
+                raise Refused(
+                    "policy-destination",
+                    f"{one.volume.name} is mounted at {one.volume.mount_point} and at "
+                    f"{other.mount_point[:100]!a}, for which the policy has different rules",
+                )
+    refuse_uncovered(
+        policy,
+        [
+            *(
+                ContainerMount(mount.destination, mount.source, position in taken)
+                for position, mount in enumerate(mounts)
+            ),
+            # kata-agent adds these when the container's own are in place.
+            *(ContainerMount(destination, "") for destination in shared),
+        ],
+    )
+
+
 def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:
     """Find the OCI mounts of a volume.
 
@@ -214,7 +251,7 @@ def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:
     known by the same source, the folder in which kubelet expects the claim's data.
     """
     positions = {
-        index for index, mount in enumerate(mounts) if _normalized(mount.destination) == volume.mount_point
+        index for index, mount in enumerate(mounts) if normalized(mount.destination) == volume.mount_point
     }
     if not positions:
         raise Refused(
@@ -225,10 +262,6 @@ def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:
     claims = {source for source in sources if _CSI_FOLDER in source}
     positions |= {index for index, mount in enumerate(mounts) if mount.source in claims}
     return _Placed(volume, tuple(sorted(positions)))
-
-
-def _normalized(path: str) -> str:
-    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def _remaining(timeout_nano: int, begun: float) -> int:

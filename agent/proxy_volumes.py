@@ -48,12 +48,13 @@ class VolumeCalls:
         }
 
     async def stats(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
-        """GetVolumeStats: bytes and inodes as statfs gives them."""
+        """GetVolumeStats: bytes and inodes as statfs gives them, unless the policy keeps them back."""
         call = read_message(agent_pb2.VolumeStatsRequest, request.payload)
         volume = self._find(call.volume_guest_path)
         if volume is None:
             return await forward(request)
-        stats = await self._workers.run(partial(_stats, Path(volume.mount_directory)))
+        figures = self._holds.shows_usage(volume.name)
+        stats = await self._workers.run(partial(_stats, Path(volume.mount_directory), figures=figures))
         return ttrpc_pb2.Response(payload=stats.SerializeToString())
 
     async def resize(self, request: ttrpc_pb2.Request, forward: Forward) -> ttrpc_pb2.Response:
@@ -86,7 +87,7 @@ class VolumeCalls:
         )
 
 
-def _stats(directory: Path) -> agent_pb2.VolumeStatsResponse:
+def _stats(directory: Path, *, figures: bool) -> agent_pb2.VolumeStatsResponse:
     stats = agent_pb2.VolumeStatsResponse()
     if mounted_at(directory) is None:
         # The directory itself would answer with the guest's own disk.
@@ -96,6 +97,9 @@ def _stats(directory: Path) -> agent_pb2.VolumeStatsResponse:
         found = os.statvfs(directory)
     except OSError as error:
         stats.volume_condition.CopyFrom(_condition(f"the filesystem does not answer: {error.strerror}"))
+        return stats
+    stats.volume_condition.CopyFrom(agent_pb2.VolumeCondition(abnormal=False, message="mounted"))
+    if not figures:
         return stats
     stats.usage.add(
         available=found.f_bavail * found.f_frsize,
@@ -109,7 +113,6 @@ def _stats(directory: Path) -> agent_pb2.VolumeStatsResponse:
         used=found.f_files - found.f_ffree,
         unit=agent_pb2.VolumeUsage.INODES,
     )
-    stats.volume_condition.CopyFrom(agent_pb2.VolumeCondition(abnormal=False, message="mounted"))
     return stats
 
 

@@ -28,8 +28,9 @@ from agent.filesystem import Filesystems, MountOptions, apply_fs_group, mounted_
 from agent.header_guard import GenuineHeader, update_record
 from agent.initialization import obtain_header
 from agent.keys import fetch_key, key_uri
+from agent.measurement import Measurements, VolumeEvent
 from agent.plain import PlainMappings, needs_filesystem
-from agent.policy import Encryption, Policy, VolumeRules, rules_for
+from agent.policy import Encryption, Measurement, Policy, VolumeRules, rules_for
 from agent.shield import Shields, key_mark
 from agent.unlock_turn import unlock_turn
 from agent.volume_lock import STATE_ROOT, volume_lock
@@ -42,7 +43,7 @@ class OpenDevice(Protocol):
     """Opens a disk for raw access (``agent.block_device.DirectDevice``)."""
 
     def __call__(
-        self, path: Path, *, writable: bool, exclusive: bool
+        self, path: Path, *, writable: bool, exclusive: bool, number: str
     ) -> AbstractContextManager[BlockDevice]: ...
 
 
@@ -71,6 +72,8 @@ class _OpenVolume:
 
     mapping: Mapping
     data_bytes: int
+    luks_uuid: str | None
+    """None without encryption."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,7 @@ class VolumesFailed(Exception):
 
 
 class Volumes:
-    """The volumes of this VM. Several agents at once are fine: a lock file serializes each volume.
-
-    ``policy`` is asked anew at each mount, and at nothing else.
-    """
+    """The volumes of this VM. Several agents at once are fine: a lock file serializes each volume."""
 
     def __init__(
         self,
@@ -107,7 +107,6 @@ class Volumes:
         clock: Clock,
         finder: DeviceFinder,
         open_device: OpenDevice,
-        policy: Callable[[], Policy],
     ) -> None:
         self._hub = hub
         self._runner = runner
@@ -117,19 +116,20 @@ class Volumes:
         self._mapper = DeviceMapper(runner)
         self._shields = Shields(runner, self._mapper)
         self._plain = PlainMappings(self._mapper)
-        self._policy = policy
         self._filesystems = Filesystems(runner)
+        self._measurements = Measurements()
 
-    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
-        """Mount all of ``volumes``, in parallel; those that are mounted already are verified.
+    def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
+        """Mount all of ``volumes`` as ``policy`` says, in parallel; what is mounted already is verified.
 
         Raises:
-            AgentError: the policy can't be had, or refuses what the annotation says; nothing was done.
+            AgentError: the policy refuses what the annotation says; nothing was done.
             VolumesFailed: at least one failed. Those that this call mounted are unmounted again, the last
                 one first.
         """
-        rules = rules_for(self._policy(), volumes)
-        outcomes = _in_parallel(lambda volume: self._mount_one(volume, rules[volume.name]), volumes)
+        rules = rules_for(policy, volumes)
+        demand = policy.agent.measurement
+        outcomes = _in_parallel(lambda volume: self._mount_one(volume, rules[volume.name], demand), volumes)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         if failures:
             mounted_now = [
@@ -167,7 +167,7 @@ class Volumes:
             for name in sorted(names, key=lambda one: (len(one), one))
         ]
 
-    def _mount_one(self, volume: CloudVolume, rules: VolumeRules) -> bool:
+    def _mount_one(self, volume: CloudVolume, rules: VolumeRules, demand: Measurement) -> bool:
         """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
         with volume_lock(volume.name, self._clock):
             disk = self._finder.find(volume)
@@ -175,13 +175,15 @@ class Volumes:
             mounted = self._find_mounted(volume, rules, disk)
             if mounted is not None:
                 self._finish(volume, rules, mounted)
+                self._measurements.opened(_event(volume, rules, mounted), demand)
                 return False
             self._clear_leftovers(volume, rules, disk)
             try:
                 if rules.encryption is Encryption.NONE:
-                    self._map_and_mount(volume, rules, disk)
+                    opened = self._map_and_mount(volume, rules, disk)
                 else:
-                    self._open_and_mount(volume, rules, disk)
+                    opened = self._open_and_mount(volume, rules, disk)
+                self._measurements.opened(_event(volume, rules, opened), demand)
             except BaseException as error:
                 self._roll_back(volume, error)
                 raise
@@ -204,21 +206,21 @@ class Volumes:
                 f"the volume is mounted {'read-only' if mount.read_only else 'for writing'} already, and the "
                 "policy says otherwise now; start the pod again",
             )
-        return self._verify(volume, rules, disk, mapping)
+        return self._verify(volume, rules, disk, mapping, may_be_short=True)
 
     def _clear_leftovers(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
         """Take down what an agent that was killed left open; refuse what belongs to another disk."""
         shield = self._shields.find(volume.mapper_name)
         mapping = self._mapper.find(volume.mapper_name)
         if mapping is not None:
-            self._verify(volume, rules, disk, mapping)
+            self._verify(volume, rules, disk, mapping, may_be_short=True)
         elif shield is not None and shield.disk_number != disk.number:
             raise _foreign(shield.mapping.name, disk)
         self._close(volume.name)
 
-    def _map_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
+    def _map_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume:
         """Mount a volume without encryption."""
-        with self._open_device(disk.path, writable=False, exclusive=True) as device:
+        with self._raw(disk, writable=False, exclusive=True) as device:
             is_new = needs_filesystem(device, rules, self._clock)
         mapping = self._plain.build(volume.mapper_name, disk)
         if is_new:
@@ -226,11 +228,13 @@ class Volumes:
         elif not rules.read_only:
             self._filesystems.check(mapping.path)
         self._filesystems.mount(mapping.path, Path(volume.mount_directory), _mount_options(rules))
-        self._finish(volume, rules, _OpenVolume(mapping, disk.size))
+        opened = _OpenVolume(mapping, disk.size, None)
+        self._finish(volume, rules, opened)
+        return opened
 
-    def _open_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> None:
+    def _open_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume:
         key = fetch_key(self._hub, volume.key_id)
-        with self._open_device(disk.path, writable=not rules.read_only, exclusive=True) as device:
+        with self._raw(disk, writable=not rules.read_only, exclusive=True) as device:
             header = obtain_header(device, key, self._runner, self._clock, rules)
         opened = self._open(volume, rules, disk, header)
         if rules.discard:
@@ -246,6 +250,7 @@ class Volumes:
         self._finish(volume, rules, opened)
         if disk.size > header.record.minimum_size and not rules.read_only:
             self._record(disk, key, header, minimum_size=disk.size)
+        return opened
 
     def _finish(self, volume: CloudVolume, rules: VolumeRules, opened: _OpenVolume) -> None:
         """What a mounted volume still needs; repeated for one that was mounted before, in case of a kill."""
@@ -281,13 +286,24 @@ class Volumes:
             )
         return self._verify(volume, rules, disk, mapping)
 
-    def _verify(self, volume: CloudVolume, rules: VolumeRules, disk: Disk, mapping: Mapping) -> _OpenVolume:
-        """Require that ``mapping`` is the volume's header, by way of its shield, over this very disk."""
+    def _verify(
+        self,
+        volume: CloudVolume,
+        rules: VolumeRules,
+        disk: Disk,
+        mapping: Mapping,
+        *,
+        may_be_short: bool = False,
+    ) -> _OpenVolume:
+        """Require that ``mapping`` is the volume's header, by way of its shield, over this very disk.
+
+        ``may_be_short``: a growth that was cut short may have left it smaller than its shield.
+        """
         if rules.encryption is Encryption.NONE:
             size = self._plain.size_over(mapping, disk)
             if size is None:
                 raise _foreign(mapping.name, disk)
-            return _OpenVolume(mapping, size)
+            return _OpenVolume(mapping, size, None)
         shield = self._shields.find(volume.mapper_name)
         if shield is None or shield.disk_number != disk.number:
             raise _foreign(mapping.name, disk)
@@ -297,15 +313,12 @@ class Volumes:
                 f"the volume is open with another key than {volume.key_id}; the pod's containers must agree",
             )
         rules.require_uuid(shield.header.uuid)
+        table = self._mapper.table(mapping.name)
+        size = crypt_mapping.backing_bytes(table, shield.header, shield.size) if may_be_short else shield.size
         crypt_mapping.require_same(
-            mapping,
-            self._mapper.table(mapping.name),
-            shield.header,
-            shield.mapping.number,
-            shield.size,
-            may_discard=rules.discard,
+            mapping, table, shield.header, shield.mapping.number, size, may_discard=rules.discard
         )
-        return _OpenVolume(mapping, shield.size - shield.header.data_offset_bytes)
+        return _OpenVolume(mapping, size - shield.header.data_offset_bytes, shield.header.uuid)
 
     def _record(
         self,
@@ -317,8 +330,12 @@ class Volumes:
         minimum_size: int | None = None,
     ) -> GenuineHeader:
         # Not exclusive: the shield holds the disk.
-        with self._open_device(disk.path, writable=True, exclusive=False) as device:
+        with self._raw(disk, writable=True, exclusive=False) as device:
             return update_record(device, RecordKey(key), header, state=state, minimum_size=minimum_size)
+
+    def _raw(self, disk: Disk, *, writable: bool, exclusive: bool) -> AbstractContextManager[BlockDevice]:
+        """The disk that was found, or none: its name may stand for another one by now."""
+        return self._open_device(disk.path, writable=writable, exclusive=exclusive, number=disk.number)
 
     def _close(self, name: str) -> None:
         """Unmount, close the mapping, take down the shield: each only after the one before it is gone."""
@@ -338,6 +355,7 @@ class Volumes:
         if mapping is not None:
             self._mapper.remove(mapper_name)
         self._shields.remove(mapper_name)
+        self._measurements.closed(name)
 
     def _close_all(self, names: Sequence[str]) -> list[Failure]:
         failures = []
@@ -354,6 +372,17 @@ class Volumes:
             self._close(volume.name)
         except AgentError as error:
             cause.add_note(f"{volume.name} could not be closed after that: {error}")
+
+
+def _event(volume: CloudVolume, rules: VolumeRules, opened: _OpenVolume) -> VolumeEvent:
+    return VolumeEvent(
+        volume=volume.name,
+        mount_point=volume.mount_point,
+        encryption=rules.encryption,
+        key_id=None if rules.encryption is Encryption.NONE else volume.key_id,
+        luks_uuid=opened.luks_uuid,
+        read_only=rules.read_only,
+    )
 
 
 def _mount_options(rules: VolumeRules) -> MountOptions:

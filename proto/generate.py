@@ -10,7 +10,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 #: File name to whether it holds gRPC services (ttrpc services need only messages).
-CONTRACTS = {"csi.proto": True, "agent.proto": False, "cdh.proto": False, "ttrpc.proto": False}
+CONTRACTS = {
+    "csi.proto": True,
+    "aa.proto": False,
+    "agent.proto": False,
+    "cdh.proto": False,
+    "ttrpc.proto": False,
+}
 
 
 def generate() -> None:

@@ -94,10 +94,12 @@ def create_container(
             text(2, "exec-1"),
             text(3, text(1, "0")),
             text(4, text(1, "dev-1") + text(2, "blk")),
-            text(5, text(1, "image_guest_pull") + text(3, "image")),
+            text(
+                5, text(1, "image_guest_pull") + text(3, "image") + text(6, "/run/kata-containers/c/rootfs")
+            ),
             text(6, spec),
             integer(7, 1),
-            text(8, text(1, "shared")),
+            text(8, text(1, "shared") + text(5, "/shared")),
             integer(9, 1025),
             text(1234, b"\x80 unknown in the request"),
             varint(1235 << 3 | 1) + bytes(range(8)),

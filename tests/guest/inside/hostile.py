@@ -40,8 +40,7 @@ def mount_with_header_swapped_before_open(disk_id: str, key_id: str, image: str)
         clock=clock,
         finder=finder,
         open_device=DirectDevice,
-        policy=lambda: DEFAULT_POLICY,
-    ).mount([volume])
+    ).mount([volume], DEFAULT_POLICY)
 
 
 def mount_while_data_arrives(disk_id: str, key_id: str, source_id: str) -> str:
@@ -72,10 +71,9 @@ def mount_while_data_arrives(disk_id: str, key_id: str, source_id: str) -> str:
         clock=ArrivingClock(),
         finder=finder,
         open_device=DirectDevice,
-        policy=lambda: DEFAULT_POLICY,
     )
     try:
-        volumes.mount([_volume(disk_id, key_id)])
+        volumes.mount([_volume(disk_id, key_id)], DEFAULT_POLICY)
     except VolumesFailed as failed:
         return str(failed)
     raise AssertionError("the disk was taken for a new one")

@@ -95,7 +95,6 @@ def _volumes(steps: _Steps, disk: Disk) -> Volumes:
         clock=clock,
         finder=_Finder(clock, disk),
         open_device=Device,
-        policy=lambda: DEFAULT_POLICY,
     )
 
 
@@ -140,7 +139,7 @@ def steps_of_a_first_mount(key_id: str) -> list[str]:
     """What an undisturbed mount of a new disk does, in order."""
     disk, steps = _blank_disk(0), _Steps(None)
     volumes = _volumes(steps, disk)
-    volumes.mount([_volume(0, key_id)])
+    volumes.mount([_volume(0, key_id)], DEFAULT_POLICY)
     taken = list(steps.taken)
     volumes.unmount(["vol-0"])
     _run("losetup", "-d", str(disk.path))
@@ -154,11 +153,11 @@ def kill_first_mounts(index: int, key_id: str, steps: list[int]) -> None:
         disk = _blank_disk(index)
 
         def mount(step: int = step, disk: Disk = disk) -> None:
-            _volumes(_Steps(step), disk).mount([volume])
+            _volumes(_Steps(step), disk).mount([volume], DEFAULT_POLICY)
 
         assert _killed(mount), f"there is no step {step}"
         volumes = _volumes(_Steps(None), disk)
-        volumes.mount([volume])
+        volumes.mount([volume], DEFAULT_POLICY)
         Path(volume.mount_directory, "file").write_bytes(_CONTENT)
         volumes.unmount([volume.name])
         assert _nothing_left(volumes, volume), f"something is left after a kill before step {step}"
@@ -170,21 +169,21 @@ def kill_later_runs(index: int, key_id: str, *, unmounting: bool) -> int:
     volume = _volume(index, key_id)
     file = Path(volume.mount_directory, "file")
     disk = _blank_disk(index)
-    _volumes(_Steps(None), disk).mount([volume])
+    _volumes(_Steps(None), disk).mount([volume], DEFAULT_POLICY)
     file.write_bytes(_CONTENT)
     _volumes(_Steps(None), disk).unmount([volume.name])
     step = 0
     while True:
 
         def run(step: int = step) -> None:
-            _volumes(_Steps(None if unmounting else step), disk).mount([volume])
+            _volumes(_Steps(None if unmounting else step), disk).mount([volume], DEFAULT_POLICY)
             if unmounting:
                 _volumes(_Steps(step), disk).unmount([volume.name])
 
         killed = _killed(run)
         steps = _Steps(None)
         volumes = _volumes(steps, disk)
-        volumes.mount([volume])
+        volumes.mount([volume], DEFAULT_POLICY)
         assert file.read_bytes() == _CONTENT, f"data lost after a kill before step {step}"
         assert "mkfs.ext4 -q" not in steps.taken
         volumes.unmount([volume.name])

@@ -67,14 +67,16 @@ class CountingVolumes:
     def __init__(self) -> None:
         self.mounted: set[str] = set()
         self.mounts: list[str] = []
+        self.policies: list[Policy] = []
         self.unmounts: list[str] = []
         self.refuse: dict[str, AgentError] = {}
         self.busy: set[str] = set()
         self.delay = threading.Event()
         self.delay.set()
 
-    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
+    def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
         assert self.delay.wait(20)
+        self.policies.append(policy)
         failures = [Failure(one.name, self.refuse[one.name]) for one in volumes if one.name in self.refuse]
         if failures:
             raise VolumesFailed(failures)

@@ -40,9 +40,9 @@ class SeenVolumes(CountingVolumes):
         self.asked: list[CloudVolume] = []
         self.leftovers: list[str] = []
 
-    def mount(self, volumes: Sequence[CloudVolume]) -> list[MountedVolume]:
+    def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
         self.asked.extend(volumes)
-        return super().mount(volumes)
+        return super().mount(volumes, policy)
 
     def status(self) -> list[VolumeStatus]:
         return [VolumeStatus(name, False, name not in self.leftovers, True) for name in sorted(self.mounted)]

@@ -29,7 +29,15 @@ from tests.unit.agent.proxy_support import CountingVolumes, containers, unix_pro
 
 FRAMES = 100_000
 BATCH = 250
-METHODS = ("StartContainer", "ReadStdout", "WaitProcess", "CreateSandbox", "SomethingNew")
+MOUNTING = ("CreateContainer", "CreateSandbox", "UpdateEphemeralMounts")
+METHODS = (
+    "StartContainer",
+    "ReadStdout",
+    "WaitProcess",
+    "CreateSandbox",
+    "UpdateEphemeralMounts",
+    "SomethingNew",
+)
 CONTAINER = create_container("c", [OciMount("/data", "/src")])
 
 
@@ -67,7 +75,7 @@ def fits(sent: RawFrame, answer: RawFrame) -> bool:
         call = ttrpc_pb2.Request.FromString(sent.data)
     except DecodeError:
         return answer.response.status.code == Code.INVALID_ARGUMENT
-    if (call.service, call.method) == (SERVICE, "CreateContainer"):
+    if call.service == SERVICE and call.method in MOUNTING:
         # Echoed, or refused for a payload that can't be read, or one whose mounts the damage made strange.
         return echoed or 3 <= ttrpc_pb2.Response.FromString(answer.data).status.code <= 14
     return echoed

@@ -1,0 +1,181 @@
+"""What the host asks to be mounted into a container beside its volumes, and in the VM around them.
+
+A container's mounts take effect in the order of their list: a later one hides what an earlier one put at or
+below its destination. What a container writes to a place that the policy names must reach that volume, and
+nothing else that the host had mounted there, within it, or over it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import Refused
+from agent.policy import Policy
+
+#: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
+_KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
+_MAX_PATH: Final = 4096
+"""PATH_MAX of Linux; what is longer would only cost time."""
+_AGENT_PLACES: Final = ("/run/cloud-volumes", "/run/confidential-csi-agent")
+"""Where volumes are mounted in the VM, and what the agent remembers of them."""
+_SHOWN: Final = 100
+
+
+@dataclass(frozen=True)
+class ContainerMount:
+    """One entry of the OCI ``mounts``, as the host wrote it."""
+
+    destination: str
+    source: str
+    is_volume: bool = False
+    """Whether a mounted volume takes the place of the entry."""
+
+
+def normalized(path: str) -> str:
+    """``path`` as the kernel reads it, so that no spelling of the host's slips through."""
+    # normpath keeps a double slash at the beginning, which POSIX lets systems interpret; Linux does not.
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
+
+
+def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
+    """Refuse a container that would write a volume's data to a place that is no volume.
+
+    ``mounts`` are in the order in which they take effect.
+
+    Raises:
+        Refused: ``volume-not-covered``: an entry has a destination that the policy names, or the source of a
+            CSI volume or a subpath, and no volume covers it. ``volume-shadowed``: an entry hides a volume, or
+            lies within or above a place that the policy names. ``mount-destination``: a destination that
+            can't be compared. ``mount-source``: the host itself binds one of the agent's directories.
+    """
+    destinations = [_destination(mount) for mount in mounts]
+    _refuse_hidden(mounts, destinations)
+    named = set(policy.volumes or ())
+    above_named = {parent for destination in named for parent in _parents(destination)}
+    for mount, destination in zip(mounts, destinations, strict=True):
+        if mount.is_volume:
+            continue
+        source = normalized(mount.source)
+        if any(_is_agents(spelling) for spelling in _spellings(mount.source)):
+            raise Refused(
+                "mount-source",
+                f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
+                "cloud-api-adaptor must leave the volumes to it",
+            )
+        if destination in named:
+            raise Refused(
+                "volume-not-covered",
+                f"the policy names a volume at {_shown(destination)}, but the host brought none for it: what "
+                "the container writes there would be lost; check that the disk is attached and that "
+                "cloud-api-adaptor sends the cloud_volumes annotation",
+            )
+        if destination in policy.other_mounts:
+            continue
+        if destination in above_named:
+            raise _shadowed(destination, "above", _below(destination, named))
+        within = next((parent for parent in _parents(destination) if parent in named), None)
+        if within is not None:
+            raise _shadowed(destination, "within", within)
+        folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
+        if folder is not None:
+            raise Refused(
+                "volume-not-covered",
+                f"{_shown(destination)} is bound to {_shown(source)}, under {folder.strip('/')}, but no "
+                "volume was mounted for it: what the container writes there would be lost; use an encrypted "
+                "volume without subPath, or name the place in the policy's other-mounts",
+            )
+
+
+def refuse_guest_mounts(paths: Iterable[str]) -> None:
+    """Refuse mounts in the VM that would cover, or lie within, the agent's directories.
+
+    ``paths`` are the mount points of the ``storages`` of a call of the agent protocol.
+
+    Raises:
+        Refused: ``guest-mount``.
+    """
+    for path in filter(None, paths):  # Without one, a storage is not mounted.
+        if any(_is_agents(spelling) or _covers_agents(spelling) for spelling in _spellings(path)):
+            raise Refused(
+                "guest-mount",
+                f"the host asks for a mount in the VM at {_shown(path)}, over or within the agent's own "
+                "directories: a container would write to it in place of its volume",
+            )
+
+
+def _refuse_hidden(mounts: Sequence[ContainerMount], destinations: Sequence[str]) -> None:
+    """Refuse an entry above a volume that comes after it, and so hides it."""
+    last = {
+        destination: index
+        for index, (mount, destination) in enumerate(zip(mounts, destinations, strict=True))
+        if mount.is_volume
+    }
+    earliest: dict[str, tuple[int, str]] = {}
+    for destination, index in last.items():
+        for parent in _parents(destination):
+            earliest[parent] = min(earliest.get(parent, (index, destination)), (index, destination))
+    for index, destination in enumerate(destinations):
+        if destination in earliest and earliest[destination][0] < index:
+            raise Refused(
+                "volume-shadowed",
+                f"the mount at {_shown(destination)} comes after the volume at "
+                f"{_shown(earliest[destination][1])} and would hide it",
+            )
+
+
+def _destination(mount: ContainerMount) -> str:
+    # kata-agent takes no '..' either.
+    if ".." in mount.destination.split("/") or len(mount.destination) > _MAX_PATH:
+        raise Refused(
+            "mount-destination",
+            f"the mount destination {_shown(mount.destination)} has '..' in it, or more than "
+            f"{_MAX_PATH} characters",
+        )
+    return normalized(mount.destination)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """A path in the VM as it is written, and with the VM's links (such as /var/run) followed.
+
+    One that the kernel would not take stands for the root: for everything.
+    """
+    if len(path) > _MAX_PATH or "\0" in path:
+        return ("/",)
+    return normalized(path), os.path.realpath(normalized(path))
+
+
+def _parents(destination: str) -> Iterator[str]:
+    """The directories above ``destination``, the nearest first."""
+    while destination != "/":
+        destination = posixpath.dirname(destination)
+        yield destination
+
+
+def _below(destination: str, named: Iterable[str]) -> str:
+    return next(one for one in sorted(named) if destination in _parents(one))
+
+
+def _is_agents(path: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in _AGENT_PLACES)
+
+
+def _covers_agents(path: str) -> bool:
+    return any(place.startswith(f"{path.rstrip('/')}/") for place in _AGENT_PLACES)
+
+
+def _shadowed(destination: str, relation: str, volume: str) -> Refused:
+    return Refused(
+        "volume-shadowed",
+        f"the mount at {_shown(destination)} lies {relation} {_shown(volume)}, where the policy names a "
+        "volume: what the container writes there would not reach it; if that is meant, name "
+        f"{_shown(destination)} in the policy's other-mounts",
+    )
+
+
+def _shown(value: str) -> str:
+    """Printable and short: host input that goes into messages."""
+    return ascii(value)[1:-1] if len(value) <= _SHOWN else ascii(value[:_SHOWN])[1:-1] + "..."
