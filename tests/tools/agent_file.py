@@ -7,7 +7,7 @@ import functools
 import tempfile
 from pathlib import Path
 
-from deploy.podvm.build_agent import build
+from deploy.podvm.build_agent import CHECKOUT, build
 
 #: The machine's own Python, with nothing of the project in its reach.
 STOCK_PYTHON = Path("/usr/bin/python3")
@@ -15,8 +15,10 @@ STOCK_PYTHON = Path("/usr/bin/python3")
 
 @functools.cache
 def agent_file() -> Path:
-    """The built file."""
-    folder = tempfile.TemporaryDirectory()
+    """The built file, where a guest sees it too: in the checkout, until the end of the run."""
+    scratch = CHECKOUT / "build"
+    scratch.mkdir(exist_ok=True)
+    folder = tempfile.TemporaryDirectory(dir=scratch)
     atexit.register(folder.cleanup)
     file = Path(folder.name) / "confidential-csi-agent"
     build(file, str(STOCK_PYTHON))
