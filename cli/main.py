@@ -8,7 +8,12 @@ import click
 
 #: Command to the module that defines it under the same name; only the one that runs is imported, so that the
 #: node role loads no provider.
-_COMMANDS = {"controller": "cli.controller", "node": "cli.node", "policy": "cli.policy"}
+_COMMANDS = {
+    "controller": "cli.controller",
+    "key": "cli.key",
+    "node": "cli.node",
+    "policy": "cli.policy",
+}
 
 
 class _Commands(click.Group):

@@ -11,6 +11,7 @@ from typing import Any, Final
 from agent.errors import Refused
 from agent.keys import key_uri
 from agent.mount_point import checked_mount_point
+from driver.key_template import METADATA, TemplateError, expand, placeholders
 
 DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
@@ -40,6 +41,27 @@ class _Mount:
     destination: str
     volume: str
     read_only: bool
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A claim that the pod uses."""
+
+    name: str
+    """Its own, or what its manifest calls it, where each replica's claim gets a name of its own."""
+    namespace: str
+    spec: Manifest | None
+    """None: its manifest was not given."""
+    name_is_known: bool = True
+
+    def metadata(self) -> dict[str, str]:
+        """What a template of ``kbs-key-id`` can be expanded with."""
+        known = {METADATA["pvc.namespace"]: self.namespace}
+        if self.name_is_known:
+            known[METADATA["pvc.name"]] = self.name
+        if self.spec is not None and self.spec.get("volumeName"):
+            known[METADATA["pv.name"]] = str(self.spec["volumeName"])
+        return known
 
 
 @dataclass
@@ -80,6 +102,8 @@ def write_policy(pod_file: Sequence[Manifest], documents: Sequence[Manifest]) ->
     cluster = _Cluster(documents)
     namespace = (workload.get("metadata") or {}).get("namespace", "default")
     claims = _claims(workload, pod, cluster, namespace)
+    if not (workload.get("metadata") or {}).get("namespace") and _depends_on_namespace(claims, cluster):
+        cluster.notes.append("the manifest names no namespace; the keys are those of namespace default")
     group = (pod.get("securityContext") or {}).get("fsGroup")
     tables = [
         table
@@ -106,21 +130,23 @@ def _pod(documents: Sequence[Manifest]) -> tuple[Manifest, Manifest]:
     return found[0]
 
 
-def _claims(
-    workload: Manifest, pod: Manifest, cluster: _Cluster, namespace: str
-) -> dict[str, tuple[str, Manifest | None]]:
-    """The pod's volumes that are claims: name in the pod to the claim's name and spec, if known."""
-    claims: dict[str, tuple[str, Manifest | None]] = {}
+def _claims(workload: Manifest, pod: Manifest, cluster: _Cluster, namespace: str) -> dict[str, _Claim]:
+    """The pod's volumes that are claims, by their name in the pod."""
+    claims: dict[str, _Claim] = {}
     for template in (workload.get("spec") or {}).get("volumeClaimTemplates") or ():
         name = template["metadata"]["name"]
-        claims[name] = (name, template.get("spec"))
+        claims[name] = _Claim(name, namespace, template.get("spec"), name_is_known=False)
     for volume in pod.get("volumes") or ():
         if "persistentVolumeClaim" in volume:
             name = volume["persistentVolumeClaim"]["claimName"]
             claim = cluster.find("PersistentVolumeClaim", name, namespace)
-            claims[volume["name"]] = (name, None if claim is None else claim.get("spec"))
+            claims[volume["name"]] = _Claim(name, namespace, None if claim is None else claim.get("spec"))
         elif "ephemeral" in volume:
-            claims[volume["name"]] = (volume["name"], volume["ephemeral"]["volumeClaimTemplate"]["spec"])
+            spec = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
+            # Kubernetes names such a claim after the pod, whose name only a bare Pod's manifest tells.
+            is_pod = workload.get("kind") == "Pod" and bool(workload["metadata"].get("name"))
+            name = f"{workload['metadata']['name']}-{volume['name']}" if is_pod else volume["name"]
+            claims[volume["name"]] = _Claim(name, namespace, spec, name_is_known=is_pod)
     return claims
 
 
@@ -157,10 +183,8 @@ def _mounts(pod: Manifest, claims: Mapping[str, object]) -> list[_Mount]:
     return list(mounts.values())
 
 
-def _table(
-    mount: _Mount, claim: tuple[str, Manifest | None], cluster: _Cluster, group: int | None
-) -> str | None:
-    name, spec = claim
+def _table(mount: _Mount, claim: _Claim, cluster: _Cluster, group: int | None) -> str | None:
+    name, spec = claim.name, claim.spec
     if spec is None:
         storage_class = None
         cluster.notes.append(
@@ -176,7 +200,7 @@ def _table(
     lines = [
         f"[volumes.{_quoted(mount.destination)}]",
         'encryption = "luks2"',
-        _key_line(mount, storage_class),
+        _key_line(mount, claim, storage_class),
     ]
     size = None if spec is None else _size(spec)
     if size is not None:
@@ -190,7 +214,7 @@ def _table(
     return "\n".join(lines) + "\n"
 
 
-def _key_line(mount: _Mount, storage_class: Manifest | None) -> str:
+def _key_line(mount: _Mount, claim: _Claim, storage_class: Manifest | None) -> str:
     if storage_class is None:
         return '# key = "repository/type/tag"'
     parameters = storage_class.get("parameters") or {}
@@ -200,12 +224,48 @@ def _key_line(mount: _Mount, storage_class: Manifest | None) -> str:
             f"StorageClass {name} of {mount.destination} does not encrypt (no encrypt-type); if that is "
             'meant, write the entry yourself, with encryption = "none"'
         )
-    key_id = str(parameters.get("kbs-key-id", ""))
+    template = str(parameters.get("kbs-key-id", ""))
     try:
+        missing = [one for one in placeholders(template) if METADATA[one] not in claim.metadata()]
+        if missing:
+            why = _why_missing(missing[0], claim)
+            raise CannotWrite(f"kbs-key-id of StorageClass {name} contains ${{{missing[0]}}}: {why}")
+        key_id = expand(template, claim.metadata())
         key_uri(key_id)
-    except Refused as refused:
+    except (Refused, TemplateError) as refused:
         raise CannotWrite(f"kbs-key-id of StorageClass {name}: {refused}") from None
+    if (
+        claim.spec is not None
+        and key_id != template
+        and (claim.spec.get("dataSource") or claim.spec.get("dataSourceRef"))
+    ):
+        raise CannotWrite(
+            f"claim {claim.name} is a copy, which keeps its source's key, and that is not {key_id} as the "
+            f"template of StorageClass {name} would have it; write the entry yourself, with the kbs-key-id "
+            "that the PersistentVolume's attributes show"
+        )
     return f"key = {_quoted(key_id)}"
+
+
+def _depends_on_namespace(claims: Mapping[str, _Claim], cluster: _Cluster) -> bool:
+    classes = [cluster.storage_class(claim.spec) for claim in claims.values() if claim.spec is not None]
+    return any(
+        "${pvc.namespace}" in str((one.get("parameters") or {}).get("kbs-key-id"))
+        for one in classes
+        if one is not None
+    )
+
+
+def _why_missing(placeholder: str, claim: _Claim) -> str:
+    if placeholder == "pv.name":
+        return (
+            f"which volume claim {claim.name} gets is known only once it is bound; give its manifest as the "
+            "cluster has it then (kubectl get pvc -o yaml), with spec.volumeName"
+        )
+    return (
+        f"each pod gets a claim of its own from the template {claim.name}, so no one policy fits them all; "
+        "leave it out of kbs-key-id, or write the policy of each pod's claim"
+    )
 
 
 def _size(claim: Manifest) -> int | None:

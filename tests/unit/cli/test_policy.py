@@ -165,6 +165,66 @@ def test_a_class_that_does_not_encrypt_is_not_written_down_as_meant(writer: Writ
     assert "scheme" in writer.error(pod(mount()), claim(), bad)
 
 
+def templated(key_id: str) -> dict[str, Any]:
+    return storage_class(parameters={"encrypt-type": "luks2", "kbs-key-id": key_id})
+
+
+def in_namespace(manifest: dict[str, Any], namespace: str = "team") -> dict[str, Any]:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
+
+
+def test_a_templated_key_is_the_one_that_the_controller_will_use(writer: Writer) -> None:
+    workload, bound = in_namespace(pod(mount())), in_namespace(claim(volumeName="pvc-7"))
+    for template, key_id in (
+        ("${pvc.namespace}/volume-key/${pvc.name}", "team/volume-key/c"),
+        ("default/${pvc.namespace}.${pvc.name}/${pv.name}", "default/team.c/pvc-7"),
+    ):
+        assert writer.rules(workload, bound, templated(template))["/data"].key_id == key_id
+
+
+def test_a_volume_s_name_is_needed_once_the_template_has_it(writer: Writer) -> None:
+    message = writer.error(pod(mount()), claim(), templated("default/key/${pv.name}"))
+    assert "${pv.name}" in message
+    assert "spec.volumeName" in message
+
+
+def test_a_namespace_that_is_assumed_is_told(writer: Writer) -> None:
+    result = writer.run(pod(mount()), claim(), templated("${pvc.namespace}/key/${pvc.name}"))
+    assert 'key = "default/key/c"' in result.stdout
+    assert "namespace default" in result.stderr
+    assert writer.run(pod(mount()), claim(), storage_class()).stderr == ""
+
+
+def test_each_replica_s_claim_has_its_own_key_so_one_policy_can_t_hold_it(writer: Writer) -> None:
+    workload = {
+        "kind": "StatefulSet",
+        "metadata": {"name": "s", "namespace": "team"},
+        "spec": {"template": pod(mount(name="t"), claims=()), "volumeClaimTemplates": [claim("t")]},
+    }
+    assert "claim of its own" in writer.error(workload, templated("default/key/${pvc.name}"))
+    rules = writer.rules(workload, templated("${pvc.namespace}/key/shared"))
+    assert rules["/data"].key_id == "team/key/shared"
+
+
+def test_an_ephemeral_claim_is_named_after_its_pod(writer: Writer) -> None:
+    workload = pod(mount("/e", "e"), claims=())
+    workload["spec"]["volumes"] = [{"name": "e", "ephemeral": {"volumeClaimTemplate": claim()}}]
+    rules = writer.rules(workload, templated("default/key/${pvc.name}"))
+    assert rules["/e"].key_id == "default/key/p-e"
+
+
+def test_a_copy_s_key_is_not_made_up(writer: Writer) -> None:
+    """Field case E5: it is its source's, which the manifests here don't tell."""
+    copy = claim(dataSource={"kind": "VolumeSnapshot", "name": "s", "apiGroup": "snapshot.storage.k8s.io"})
+    assert "source's key" in writer.error(pod(mount()), copy, templated("default/key/${pvc.name}"))
+    assert writer.rules(pod(mount()), copy, storage_class())["/data"].key_id == KEY_ID
+
+
+@pytest.mark.parametrize("key_id", ["default/key/${pvc.uid}", "default/${pvc.name}", "a/b/c/${pvc.name}"])
+def test_a_template_that_the_controller_would_refuse_is_an_error(writer: Writer, key_id: str) -> None:
+    assert "kbs-key-id of StorageClass fast" in writer.error(pod(mount()), claim(), templated(key_id))
+
+
 def test_claims_of_other_drivers_are_left_out(writer: Writer) -> None:
     assert writer.rules(pod(mount()), claim(), storage_class(provisioner="other")) == {}
 
