@@ -28,6 +28,7 @@ _SHOWN: Final = 100
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _QUANTITY: Final = re.compile(r"([1-9][0-9]{0,18})(Ki|Mi|Gi|Ti|Pi)", re.ASCII)
 _UNITS: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+_TOP_FIELDS: Final = ("version", "volumes", "other-mounts", "agent", "policy-resource")
 #: What an unencrypted volume has nothing of.
 _ENCRYPTED_ONLY: Final = ("key", "previous-key", "uuid", "adopt")
 
@@ -51,7 +52,7 @@ def parse_policy(text: str | bytes) -> Policy | PolicyResource:
         raise _invalid(
             "version", f"must be {VERSION}, the schema that this agent reads, not {_shown(version)}"
         )
-    _refuse_unknown(document, {"version", "volumes", "other-mounts", "agent", "policy-resource"}, "")
+    _refuse_unknown(document, _TOP_FIELDS, "")
     if ("volumes" in document) == ("policy-resource" in document):
         raise _invalid("volumes", "the file must have either volumes or policy-resource")
     if "policy-resource" in document:
@@ -241,6 +242,8 @@ def _refuse_unknown(fields: Collection[str], known: Collection[str], where: str)
         if name not in known:
             close = difflib.get_close_matches(name[:_SHOWN], known, 1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            if where and name in _TOP_FIELDS:
+                hint = "it must stand above the first table of the file"
             raise _invalid(f"{where}.{_shown(name)}".removeprefix("."), f"is unknown; {hint}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from agent.errors import Refused
-from agent.policy import Encryption, Format, Policy, VolumeRules
+from agent.policy import Encryption, Format, Measurement, Policy, VolumeRules
 from agent.policy_schema import PolicyResource, parse_policy
 from cli.pod_policy import CannotWrite, write_policy
 
@@ -64,10 +64,24 @@ def explain(parsed: Policy | PolicyResource) -> list[str]:
     for destination, rules in sorted((parsed.volumes or {}).items()):
         lines += [f"{destination}:", *(f"  - {sentence}" for sentence in _sentences(rules))]
     named = "a volume at any other place is refused." if lines else "no volume is mounted at all."
+    others = "".join(f" {place}" for place in sorted(parsed.other_mounts))
     return [
         *lines,
         f"Everything else: {named}",
         "A container that has one of these places mounted, but no volume for it, is refused.",
+        *([f"Let through, although they are no volumes:{others}"] if others else []),
+        "Opened and closed volumes are measured where the VM can; "
+        + (
+            "a VM that can't opens none."
+            if parsed.agent.measurement is Measurement.REQUIRED
+            else "one that can't opens them all the same."
+        ),
+        "Usage figures: "
+        + (
+            "the host is told how full each volume is."
+            if parsed.agent.usage_figures
+            else "kept from the host, and so Kubernetes has none."
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import Refused
-from agent.policy import Encryption, Format, Policy, VolumeRules
+from agent.policy import AgentRules, Encryption, Format, Measurement, Policy, VolumeRules
 from agent.policy_schema import MAX_POLICY, PolicyResource, parse_policy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "volumes.toml"
@@ -74,6 +74,20 @@ def test_a_policy_may_name_a_resource_instead() -> None:
     assert parse_policy('version = 1\npolicy-resource = "a/policy/x"') == PolicyResource("a/policy/x")
 
 
+def test_what_holds_for_all_volumes_is_in_a_table_of_its_own() -> None:
+    policy = parse_policy('version = 1\n[volumes]\n[agent]\nmeasurement = "required"\nusage-figures = false')
+    assert policy == Policy({}, agent=AgentRules(Measurement.REQUIRED, usage_figures=False))
+    for text in ("[agent]", '[agent]\nmeasurement = "if-enabled"', "[agent]\nusage-figures = true"):
+        assert parse_policy(f"version = 1\n[volumes]\n{text}") == Policy({})
+
+
+def test_places_for_something_else_than_volumes_are_named_in_a_list() -> None:
+    text = 'version = 1\nother-mounts = ["/run/secrets/store", "/data/conf/"]\n' + ENTRY.partition("\n")[2]
+    policy = parse_policy(text + 'key = "a/b/c"')
+    assert isinstance(policy, Policy)
+    assert policy.other_mounts == {"/run/secrets/store", "/data/conf"}
+
+
 def test_the_example_is_a_policy() -> None:
     policy = parse_policy(EXAMPLE.read_bytes())
     assert isinstance(policy, Policy)
@@ -104,6 +118,23 @@ def test_the_example_is_a_policy() -> None:
         ('version = 1\n[volumes."/a/../b"]\nkey = "a/b/c"', "not normalized"),
         ('version = 1\n[volumes."/run/x"]\nkey = "a/b/c"', "/run"),
         ('version = 1\n[volumes]\n"/data" = "luks2"', "must be a table"),
+        ('version = 1\nother-mounts = "/x"\n[volumes]', "other-mounts: must be a list"),
+        ("version = 1\nother-mounts = [1]\n[volumes]", "other-mounts: must hold paths"),
+        ('version = 1\nother-mounts = ["x"]\n[volumes]', "absolute"),
+        ('version = 1\nother-mounts = ["/a/../b"]\n[volumes]', "not normalized"),
+        ('version = 1\nother-mounts = ["/"]\n[volumes]', "above every volume"),
+        ('version = 1\nother-mounts = ["/a", "/a/"]\n[volumes]', "named twice"),
+        ('version = 1\nother-mounts = ["/a"]\n[volumes."/a"]\nkey = "a/b/c"', "named twice"),
+        ('version = 1\nother_mounts = ["/a"]\n[volumes]', "did you mean other-mounts"),
+        ('version = 1\n[volumes."/a"]\nkey = "a/b/c"\nother-mounts = ["/b"]', "above the first table"),
+        ("version = 1\nagent = 1\n[volumes]", "agent: must be a table"),
+        ('version = 1\n[volumes]\n[agent]\nmeasurement = "Required"', "agent.measurement"),
+        ("version = 1\n[volumes]\n[agent]\nmeasurement = true", "agent.measurement"),
+        ("version = 1\n[volumes]\n[agent]\nusage-figures = 0", "agent.usage-figures"),
+        ('version = 1\n[volumes]\n[agent]\nusage-figures = "no"', "agent.usage-figures"),
+        ("version = 1\n[volumes]\n[agent]\nusage-figure = false", "did you mean usage-figures"),
+        ('version = 1\npolicy-resource = "a/b/c"\n[agent]', "agent: belongs into the policy"),
+        ('version = 1\npolicy-resource = "a/b/c"\nother-mounts = []', "other-mounts: belongs into"),
     ],
 )
 def test_a_file_of_another_form_is_refused(text: str, names: str) -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Unavailable
-from agent.policy import Policy, VolumeRules
+from agent.holds import Holds
+from agent.policy import AgentRules, Measurement, Policy, VolumeRules
+from agent.proxy_calls import Workers
+from agent.proxy_containers import Containers
 from agent.ttrpc import Code
 from tests.peers.kata import (
     CLOUD_VOLUMES,
@@ -23,6 +26,7 @@ from tests.peers.kata import (
     by_id,
     create_container,
     go_agent,
+    text,
 )
 from tests.peers.ttrpc_go import GoCall, GoResult, go_calls
 from tests.unit.agent.proxy_support import REFUSAL, CountingVolumes, containers, unix_proxy
@@ -184,7 +188,7 @@ def test_a_refusal_names_the_rule_and_the_agent_never_sees_the_request(pod: Pod)
     assert result.code == Code.UNAVAILABLE
     assert "[device-missing]" in result.message
     assert len(result.message) < 1100
-    for text, rule in (
+    for annotation, rule in (
         ("{", "annotation-malformed"),
         ("x" * 70000, "annotation-malformed"),
         (json.dumps(volume(0, "/")), "mount-point"),
@@ -193,7 +197,7 @@ def test_a_refusal_names_the_rule_and_the_agent_never_sees_the_request(pod: Pod)
         (json.dumps(volume(0, "/data") | volume(1, "/again")), "mount-ambiguous"),
     ):
         mounts = [OciMount("/data", CLAIM), OciMount("/again", CLAIM)]
-        result = pod.create("c1", mounts, text)
+        result = pod.create("c1", mounts, annotation)
         assert (result.code, f"[{rule}]" in result.message) == (Code.FAILED_PRECONDITION, True), result
     assert pod.agent.calls("CreateContainer") == []
     assert pod.volumes.mounts == []
@@ -225,6 +229,85 @@ def test_the_policy_holds_at_each_place_of_a_volume(tmp_path: Path) -> None:
         assert "[policy-destination]" in other.message
         assert volumes.mounts == []
         assert pod.create("c1", [data], volume(0, "/data")).code == 0
+
+
+def test_the_policy_is_asked_once_and_what_was_checked_is_what_is_mounted(tmp_path: Path) -> None:
+    """A policy from the key broker may change between two questions."""
+    answers = [
+        Policy({"/data": VolumeRules(key_id="default/key/a", minimum_size=size)}) for size in range(1, 9)
+    ]
+    left = iter(answers)
+    volumes = CountingVolumes()
+    takeovers = Containers(volumes, Holds(tmp_path / "state"), lambda: next(left), Workers()).takeovers()
+    with go_agent(tmp_path / "u") as agent, unix_proxy(tmp_path, takeovers) as path:
+        pod = Pod(path, volumes, agent)
+        for count in (1, 2):
+            assert pod.create(f"c{count}", [OciMount("/data", CLAIM)], volume(0, "/data")).code == 0
+            assert volumes.policies == answers[:count]
+
+
+def test_nothing_that_the_host_has_mounted_comes_between_a_container_and_its_volume(tmp_path: Path) -> None:
+    policy = Policy(
+        {"/data": VolumeRules(key_id="default/key/a")},
+        frozenset({"/data/conf"}),
+        AgentRules(Measurement.REQUIRED),
+    )
+    volumes = CountingVolumes()
+    with (
+        go_agent(tmp_path / "u") as agent,
+        unix_proxy(tmp_path, containers(volumes, tmp_path / "state", policy)) as path,
+    ):
+        pod = Pod(path, volumes, agent)
+        data = OciMount("/data", CLAIM)
+        for mounts, rule in (
+            ([data, OciMount("/data/sub", "/run/x")], "volume-shadowed"),
+            ([OciMount("/data/sub", "/run/x"), data], "volume-shadowed"),
+            ([data, OciMount("/", "/run/x")], "volume-shadowed"),
+            ([data, OciMount("/data/../data2", "/run/x")], "mount-destination"),
+            ([data, OciMount("/x", "/run/cloud-volumes/vol-0")], "mount-source"),
+        ):
+            result = pod.create("c1", mounts, volume(0, "/data"))
+            assert (result.code, f"[{rule}]" in result.message) == (9, True), result
+        shared = create_container("c1", [data], {CLOUD_VOLUMES: json.dumps(volume(0, "/data"))})
+        shared += text(8, text(1, "n") + text(2, "other") + text(3, "/mine") + text(5, "/data/sub"))
+        assert "[volume-shadowed]" in pod.call("CreateContainer", shared).message
+        assert volumes.mounts == []
+        named = [data, OciMount("/data/conf", "/run/x", options=("rbind", "ro"))]
+        assert pod.create("c1", named, volume(0, "/data")).code == 0
+        assert [source for _, source, _, _ in pod.mounts()][1:] == ["/run/cloud-volumes/vol-0", "/run/x"]
+
+
+@pytest.mark.parametrize(
+    ("method", "number"), [("CreateContainer", 5), ("CreateSandbox", 3), ("UpdateEphemeralMounts", 1)]
+)
+def test_kata_agent_mounts_nothing_over_the_volumes_in_the_guest(pod: Pod, method: str, number: int) -> None:
+    """Between our mount and its bind, the host would put its own directory in the volume's place."""
+
+    def payload(mount_point: str) -> bytes:
+        return text(number, text(1, "local") + text(6, mount_point) + text(70, b"\xff new"))
+
+    base = create_container("c1", [PLAIN]) if method == "CreateContainer" else text(1234, b"\x80")
+    for place in ("/run/cloud-volumes/vol-0", "/run/kata-containers/../cloud-volumes", "/run"):
+        result = pod.call(method, base + payload(place))
+        assert (result.code, "[guest-mount]" in result.message) == (9, True), result
+    assert pod.agent.calls(method) == []
+    assert pod.call(method, b"\x0a\xff").code == Code.INVALID_ARGUMENT
+    harmless = base + payload("/run/kata-containers/sandbox/shm")
+    assert pod.call(method, harmless).payload == harmless
+    assert pod.agent.calls(method)[0]["payload"] == harmless
+
+
+def test_a_container_remembers_whether_its_policy_shows_usage(tmp_path: Path) -> None:
+    quiet = Policy({"/data": VolumeRules(key_id="default/key/a")}, agent=AgentRules(usage_figures=False))
+    with (
+        go_agent(tmp_path / "u") as agent,
+        unix_proxy(tmp_path, containers(CountingVolumes(), tmp_path / "state", quiet)) as path,
+    ):
+        pod = Pod(path, CountingVolumes(), agent)
+        assert pod.create("c1", [OciMount("/data", CLAIM)], volume(0, "/data")).code == 0
+    after_restart = Holds(tmp_path / "state")
+    assert not after_restart.shows_usage("vol-0")
+    assert after_restart.shows_usage("vol-1")
 
 
 def test_one_name_is_one_disk_as_long_as_it_is_held(pod: Pod) -> None:

@@ -21,6 +21,7 @@ from tests.peers.ttrpc_go import GoCall, GoResult, go_calls
 from tests.unit.agent.proxy_support import unix_proxy
 
 DISK = "/var/lib/images/pvc-ÿ?>.raw"
+VOLUME = CloudVolume(3, "/data", "ext4", None, DISK, None, "luks2", "a/b/c")
 
 
 class RecordedGrowth:
@@ -35,8 +36,9 @@ class RecordedGrowth:
 
 
 class Setup:
-    def __init__(self, path: Path, growth: RecordedGrowth, agent: GoAgent) -> None:
+    def __init__(self, path: Path, holds: Holds, growth: RecordedGrowth, agent: GoAgent) -> None:
         self.path = path
+        self.holds = holds
         self.growth = growth
         self.agent = agent
 
@@ -48,11 +50,11 @@ class Setup:
 @pytest.fixture
 def setup(tmp_path: Path) -> Iterator[Setup]:
     holds = Holds(tmp_path / "state")
-    holds.add(Hold("c1", (CloudVolume(3, "/data", "ext4", None, DISK, None, "luks2", "a/b/c"),)))
+    holds.add(Hold("c1", (VOLUME,)))
     growth = RecordedGrowth()
     calls = VolumeCalls(holds, growth, Workers())
     with go_agent(tmp_path / "u") as agent, unix_proxy(tmp_path, calls.takeovers()) as path:
-        yield Setup(path, growth, agent)
+        yield Setup(path, holds, growth, agent)
 
 
 def by_disk(disk_id: str) -> str:
@@ -86,6 +88,27 @@ def test_stats_are_those_of_the_filesystem(
     assert 0 < size.available <= size.total - size.used
     assert (inodes.unit, inodes.total) == (agent_pb2.VolumeUsage.INODES, found.f_files)
     assert not stats.volume_condition.abnormal
+
+
+def test_where_a_policy_keeps_usage_from_the_host_there_is_only_the_condition(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as one container of the volume was created under such a policy."""
+    monkeypatch.setattr(CloudVolume, "mount_directory", property(lambda _: str(tmp_path)))
+
+    def stats() -> agent_pb2.VolumeStatsResponse:
+        result = setup.call("GetVolumeStats", text(1, by_disk(DISK)))
+        return agent_pb2.VolumeStatsResponse.FromString(result.payload)
+
+    quiet = Hold("c2", (VOLUME,), usage_figures=False)
+    setup.holds.add(quiet)
+    assert stats().volume_condition.abnormal, "what is wrong is told"
+    monkeypatch.setattr("agent.proxy_volumes.mounted_at", lambda _: object())
+    told = stats()
+    assert not told.usage
+    assert (told.volume_condition.abnormal, told.volume_condition.message) == (False, "mounted")
+    setup.holds.drop(quiet)
+    assert len(stats().usage) == 2
 
 
 def test_other_paths_go_on_and_unknown_volumes_are_not_found(setup: Setup) -> None:

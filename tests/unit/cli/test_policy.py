@@ -109,6 +109,21 @@ def test_every_rule_is_explained_and_the_dangerous_ones_stand_out(tmp_path: Path
     assert "a blank disk is formatted" in output
 
 
+def test_what_holds_for_all_volumes_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "volumes.toml"
+    file.write_text("version = 1\n[volumes]\n")
+    output = run("check", file).output
+    assert "opens them all the same" in output
+    assert "told how full" in output
+    file.write_text(
+        'version = 1\nother-mounts = ["/data/conf"]\n[volumes]\n[agent]\nmeasurement = "required"\n'
+        "usage-figures = false\n"
+    )
+    output = run("check", file).output
+    for words in ("a VM that can't opens none", "kept from the host", "no volumes: /data/conf"):
+        assert words in output
+
+
 def test_a_policy_without_volumes_and_a_reference_are_explained(tmp_path: Path) -> None:
     file = tmp_path / "volumes.toml"
     file.write_text("version = 1\n[volumes]\n")
