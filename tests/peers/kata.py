@@ -7,8 +7,13 @@ with ``agent`` or ``proto``.
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
+import os
+import select
+import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -115,21 +120,37 @@ def by_id(container_id: str) -> bytes:
 
 @dataclass
 class GoAgent:
-    """The stand-in: every call it saw, in order."""
+    """The stand-in: every call it saw, in order. It prints a call before it answers."""
 
-    process: subprocess.Popen[str]
+    output: int
     _calls: list[dict[str, Any]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read_calls(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._calls.append(json.loads(line))
+        """Until the stand-in ends. What is read is counted before the lock is let go."""
+        rest = b""
+        while True:
+            select.select([self.output], [], [])
+            with self._lock:
+                chunk = os.read(self.output, 1 << 20)
+                *lines, rest = (rest + chunk).split(b"\n")
+                self._calls += map(json.loads, lines)
+            if not chunk:
+                return
+
+    def _printed(self) -> list[dict[str, Any]]:
+        """Everything that was printed until now, not only what the reader came to."""
+        while True:
+            waiting = struct.unpack("i", fcntl.ioctl(self.output, termios.FIONREAD, bytes(4)))[0]
+            with self._lock:
+                if not waiting:
+                    return list(self._calls)
 
     def calls(self, method: str) -> list[dict[str, Any]]:
         """The decoded fields of the calls of one method, each with ``payload``, its bytes."""
         return [
             {**one["Fields"], "payload": base64.b64decode(one["Payload"] or "")}
-            for one in list(self._calls)
+            for one in self._printed()
             if one["Method"] == method
         ]
 
@@ -138,14 +159,15 @@ class GoAgent:
 def go_agent(socket_path: Path) -> Iterator[GoAgent]:
     """A running stand-in for kata-agent. See ``ttrpc-go/agent.go`` for what container ids make it do."""
     with subprocess.Popen(
-        [peer_program("ttrpc-go"), "agent", socket_path], stdout=subprocess.PIPE, text=True
+        [peer_program("ttrpc-go"), "agent", socket_path], stdout=subprocess.PIPE, bufsize=0
     ) as process:
+        assert process.stdout is not None
+        agent = GoAgent(process.stdout.fileno())
+        reader = threading.Thread(target=agent.read_calls, daemon=True)
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            agent = GoAgent(process)
-            reader = threading.Thread(target=agent.read_calls, daemon=True)
+            assert process.stdout.readline() == b"ready\n"
             reader.start()
             yield agent
         finally:
             process.kill()
+        reader.join()
