@@ -76,12 +76,20 @@ def domain_xml(
 """
 
 
-def disk_xml(image: Path, serial: str, target: str) -> str:
-    """A raw image as a virtio-blk disk; flushes reach the file, what was not flushed is lost with QEMU."""
+def disk_xml(source: Path, serial: str, target: str) -> str:
+    """A virtio-blk disk: a raw image, or what an NBD server offers on a Unix socket.
+
+    Flushes of the guest reach the file or server; what was not flushed is lost with QEMU.
+    """
+    if source.is_socket():
+        kind = "network"
+        where = f"<source protocol='nbd'><host transport='unix' socket={quoteattr(str(source))}/></source>"
+    else:
+        kind, where = "file", f"<source file={quoteattr(str(source))}/>"
     return f"""
-<disk type='file' device='disk'>
+<disk type='{kind}' device='disk'>
   <driver name='qemu' type='raw' cache='writeback' discard='unmap'/>
-  <source file={quoteattr(str(image))}/>
+  {where}
   <target dev='{target}' bus='virtio'/>
   <serial>{serial}</serial>
 </disk>

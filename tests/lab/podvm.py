@@ -188,43 +188,46 @@ class PodVm:
         """The end of what the guest's kernel and first process printed."""
         return console_log(self._folder).read_text(errors="replace")[-4000:]
 
-    def attach(self, image: Path, serial: str) -> None:
-        """Attach a raw image while the guest runs; the guest may need a moment to see it.
+    def attach(self, source: Path, serial: str, *, handle: str | None = None) -> None:
+        """Attach a disk while the guest runs; the guest may need a moment to see it.
 
         Args:
-            serial: at most 20 bytes, not in use. Only by it can the disk be found in the guest.
+            source: a raw image, or the Unix socket of an NBD server.
+            serial: at most 20 bytes. Only by it can the disk be found in the guest.
+            handle: by which :meth:`detach` knows it, and not in use; the serial, if not given.
         """
+        handle = handle or serial
         if not 0 < len(serial.encode()) <= 20:
             raise ValueError(f"a virtio-blk serial holds 1 to 20 bytes: {serial!r} would be cut silently")
-        if serial in self._targets:
-            raise ValueError(f"a disk with serial {serial} is attached already")
+        if handle in self._targets:
+            raise ValueError(f"a disk called {handle} is attached already")
         names = (f"vd{letter}" for letter in string.ascii_lowercase[1 : MAX_DISKS + 1])
         target = next((name for name in names if name not in self._targets.values()), None)
         if target is None:
             raise ValueError(f"no more than {MAX_DISKS} disks fit into a guest")
-        xml = disk_xml(image.resolve(), serial, target)
+        xml = disk_xml(source.resolve(), serial, target)
         self._domain.attachDeviceFlags(xml, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        self._targets[serial] = target
-        self._disks[serial] = xml
+        self._targets[handle] = target
+        self._disks[handle] = xml
 
-    def detach(self, serial: str, *, timeout: float = 30.0) -> None:
+    def detach(self, handle: str, *, timeout: float = 30.0) -> None:
         """Detach a disk and wait until the guest let go of it.
 
         Raises:
             GuestTimeout: the guest did not.
         """
-        xml = self._disks[serial]
-        self._domain.detachDeviceFlags(xml, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        target = self._targets[handle]
+        self._domain.detachDeviceFlags(self._disks[handle], libvirt.VIR_DOMAIN_AFFECT_LIVE)
         deadline = time.monotonic() + timeout
-        while f"<serial>{serial}</serial>" in self._domain.XMLDesc():
+        while f"<target dev='{target}'" in self._domain.XMLDesc():
             if time.monotonic() > deadline:
-                raise GuestTimeout(f"{self.name} did not release the disk {serial} within {timeout} s")
+                raise GuestTimeout(f"{self.name} did not release the disk {handle} within {timeout} s")
             time.sleep(_POLL_INTERVAL)
-        del self._disks[serial], self._targets[serial]
+        del self._disks[handle], self._targets[handle]
 
-    def resize_disk(self, serial: str, size: int) -> None:
+    def resize_disk(self, handle: str, size: int) -> None:
         """Grow a disk, file and device, to ``size`` bytes: the guest sees it at once."""
-        self._domain.blockResize(self._targets[serial], size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+        self._domain.blockResize(self._targets[handle], size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
 
     def destroy(self) -> None:
         """Pull the plug: nothing is unmounted, nothing that the guest still held in memory is written.

@@ -1,4 +1,7 @@
-"""Fixtures for tests that need a guest. Every test in this folder is marked ``guest``."""
+"""Fixtures for tests that need a guest; those of ``guest`` and ``hostile`` are all marked ``guest``.
+
+They are here, and not there, so that both folders share one guest.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _names = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder."""
+    """Mark the tests that need a guest."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if {here / "guest", here / "hostile"} & set(item.path.parents):
             item.add_marker(pytest.mark.guest)
 
 
