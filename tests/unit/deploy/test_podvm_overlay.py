@@ -97,10 +97,6 @@ def test_every_file_is_where_the_units_expect_it(mode: str, agent: Path) -> None
         command_line().parse_args(arguments)
         agents += 1
     assert agents == (2 if mode == "c" else 1)
-    assert (
-        f"d      {STATE_ROOT} 0700  root  root   -"
-        in (tree / "etc/tmpfiles.d/confidential-csi.conf").read_text()
-    )
     assert not (tree / POLICY).exists()
 
 
@@ -172,12 +168,14 @@ def test_a_mount_reaches_the_containers(mode: str, agent: Path) -> None:
                 assert lines == [], unit
 
 
-def test_keys_stay_in_its_memory_and_it_comes_back(mode: str, agent: Path) -> None:
+def test_keys_stay_in_its_memory_and_it_comes_back_to_its_state(mode: str, agent: Path) -> None:
     common = configparser.ConfigParser(strict=False)
     common.read(overlay(mode, agent) / COMMON)
     service = common["Service"]
     assert (service["LimitCORE"], service["NoNewPrivileges"], service["Restart"]) == ("0", "yes", "always")
     assert common["Unit"]["StartLimitIntervalSec"] == "0"
+    assert Path("/run", service["RuntimeDirectory"]) == STATE_ROOT
+    assert (service["RuntimeDirectoryMode"], service["RuntimeDirectoryPreserve"]) == ("0700", "yes")
 
 
 def test_a_policy_is_baked_in_where_the_agent_looks_for_it(agent: Path, tmp_path: Path) -> None:
