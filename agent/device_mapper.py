@@ -1,16 +1,60 @@
-"""Device-mapper: what mappings there are, what their tables say, making and removing them."""
+"""Device-mapper: what mappings there are, what their tables say, making and removing them.
+
+Spoken directly to the kernel (``linux/dm-ioctl.h``): a ``dmsetup`` process per question costs more than all
+the rest of a mount, and a PodVM image need not have it.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from agent.commands import Runner
 from agent.errors import Unavailable
 
 #: The unit of device-mapper tables, whatever the disk's own sector size.
 SECTOR_BYTES = 512
+
+_CONTROL: Final = Path("/dev/mapper/control")
+#: version (major, minor, patch), data size, data start, targets, open count, flags, event, padding, device,
+#: name, UUID; the struct ends with 7 bytes that belong to no field.
+_HEADER: Final = struct.Struct("=3I I I I i I I I Q 128s 129s 7x")
+_VERSION: Final = (4, 0, 0)
+#: start, length, status, offset of the next target, kind; then the arguments as text.
+_TARGET: Final = struct.Struct("=Q Q i I 16s")
+_READ_WRITE: Final = 3
+_TYPE: Final = 0xFD
+_CREATE: Final = 3
+_REMOVE: Final = 4
+_SUSPEND_OR_RESUME: Final = 6
+_LOAD: Final = 9
+_STATUS: Final = 12
+_STATUS_OF_TABLE: Final = 1 << 4
+_HAS_TABLE: Final = 1 << 5
+_BUFFER_FULL: Final = 1 << 8
+_WIPE_BUFFERS: Final = 1 << 15
+_VERBS: Final = {
+    _CREATE: "create",
+    _REMOVE: "remove",
+    _SUSPEND_OR_RESUME: "activate",
+    _LOAD: "load a table for",
+    _STATUS: "show the table of",
+}
+_TABLE_BYTES: Final = 64 * 1024
+#: Hexadecimal digits of a volume key of 16 bytes.
+_SHORTEST_KEY: Final = 32
+
+_BUSY_SECONDS: Final = 5.0
+_BUSY_POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -22,41 +66,36 @@ class Target:
     kind: str
     arguments: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return " ".join([str(self.start), str(self.length), self.kind, *self.arguments])
-
 
 @dataclass(frozen=True)
 class Mapping:
-    """An existing mapping; ``number`` is its ``major:minor``."""
+    """An existing mapping; ``number`` is its ``major:minor``, ``path`` its device node."""
 
     name: str
     uuid: str
     number: str
-
-    @property
-    def path(self) -> Path:
-        """Its device node."""
-        return Path("/dev/mapper") / self.name
+    path: Path
 
 
 class DeviceMapper:
-    """Device-mapper by way of sysfs and ``dmsetup``."""
+    """Device-mapper by way of sysfs and its control device."""
 
     def __init__(self, runner: Runner, sysfs: Path = Path("/sys")) -> None:
         self._runner = runner
         self._blocks = sysfs / "block"
 
     def mappings(self) -> list[Mapping]:
-        """All mappings of this machine."""
+        """All mappings of this machine that have a table (without one the size is 0)."""
         found = []
         for folder in sorted(self._blocks.glob("dm-*")):
             try:
                 name, uuid = ((folder / "dm" / field).read_text().strip() for field in ("name", "uuid"))
-                found.append(Mapping(name, uuid, (folder / "dev").read_text().strip()))
+                number, sectors = ((folder / field).read_text().strip() for field in ("dev", "size"))
             except OSError:
                 # It was removed meanwhile.
                 continue
+            if sectors != "0":
+                found.append(Mapping(name, uuid, number, _node(name, number, folder.name)))
         return found
 
     def find(self, name: str) -> Mapping | None:
@@ -64,36 +103,40 @@ class DeviceMapper:
         return next((mapping for mapping in self.mappings() if mapping.name == name), None)
 
     def table(self, name: str) -> tuple[Target, ...]:
-        """The active table. Keys in it are shown as zeros or as the name of a kernel keyring entry."""
-        lines = self._runner.run(["dmsetup", "table", name]).output.splitlines()
-        targets = []
-        for line in lines:
-            start, length, kind, *arguments = line.split()
-            targets.append(Target(int(start), int(length), kind, tuple(arguments)))
-        return tuple(targets)
+        """The active table. A key in it is shown as zeros or as the name of a kernel keyring entry.
+
+        Raises:
+            Unavailable: there is no such mapping, or the kernel refused (``device-mapper``).
+        """
+        answer = _ask(_STATUS, name, flags=_STATUS_OF_TABLE | _WIPE_BUFFERS)
+        return tuple(_parse_targets(answer))
 
     def create(self, name: str, uuid: str, targets: Sequence[Target]) -> Mapping:
         """Make a mapping.
 
         Raises:
-            Unavailable: device-mapper refused, or no mapping appeared.
+            Unavailable: the kernel refused (``device-mapper``), or no mapping appeared (``mapping-missing``).
         """
-        table = "".join(f"{target}\n" for target in targets)
-        self._runner.run(["dmsetup", "create", name, "--uuid", uuid], stdin=table.encode())
+        _ask(_CREATE, name, uuid=uuid)
+        try:
+            _ask(_LOAD, name, targets=targets)
+            _ask(_SUSPEND_OR_RESUME, name)
+        except BaseException:
+            _ask(_REMOVE, name)
+            raise
         mapping = self.find(name)
         if mapping is None:
-            raise Unavailable("mapping-missing", f"dmsetup created {name}, but it does not show in sysfs")
+            raise Unavailable("mapping-missing", f"{name} was made, but it does not show in sysfs")
         return mapping
 
     def replace_table(self, name: str, targets: Sequence[Target]) -> None:
         """Give a mapping that is in use another table; its I/O is held up meanwhile.
 
         Raises:
-            Unavailable: device-mapper refused; the old table stays in force.
+            Unavailable: the kernel refused; the old table stays in force.
         """
-        table = "".join(f"{target}\n" for target in targets)
-        self._runner.run(["dmsetup", "load", name], stdin=table.encode())
-        self._runner.run(["dmsetup", "resume", name])
+        _ask(_LOAD, name, targets=targets)
+        _ask(_SUSPEND_OR_RESUME, name)
 
     def allow_discards(self, name: str, released_key: bytes) -> None:
         """Let an open LUKS2 mapping pass discards on to the disk.
@@ -109,6 +152,123 @@ class DeviceMapper:
         """Remove a mapping. Nothing of it is taken apart while it is in use.
 
         Raises:
-            Unavailable: it is in use.
+            Unavailable: it is in use, for longer than udev's rules look at a device.
         """
-        self._runner.run(["dmsetup", "remove", "--retry", name])
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                _ask(_REMOVE, name)
+                break
+            except DeviceBusy:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_BUSY_POLL_SECONDS)
+        _remove_node(name)
+
+    def remove_unfinished(self, name: str) -> None:
+        """Remove a mapping that its maker, killed half-way, left without a table."""
+        # Depending on the kernel's version it shows in sysfs or not.
+        try:
+            answer = _ask(_STATUS, name)
+        except NoSuchMapping:
+            return
+        if not _flags(answer) & _HAS_TABLE:
+            self.remove(name)
+
+
+class DeviceBusy(Unavailable):
+    """The mapping is in use."""
+
+
+class NoSuchMapping(Unavailable):
+    """There is no mapping of that name."""
+
+
+def _ask(
+    command: int, name: str, *, uuid: str = "", flags: int = 0, targets: Sequence[Target] = ()
+) -> bytearray:
+    """One call of the control device; what it left in the buffer.
+
+    Raises:
+        DeviceBusy, NoSuchMapping, Unavailable: the kernel refused (``device-mapper``).
+    """
+    data = b"".join(map(_pack, targets))
+    room = _TABLE_BYTES if command == _STATUS else len(data)
+    buffer = bytearray(_HEADER.size + room)
+    buffer[_HEADER.size : _HEADER.size + len(data)] = data
+    sizes = len(buffer), _HEADER.size, len(targets)
+    _HEADER.pack_into(buffer, 0, *_VERSION, *sizes, 0, flags, 0, 0, 0, name.encode(), uuid.encode())
+    request = _READ_WRITE << 30 | _HEADER.size << 16 | _TYPE << 8 | command
+    try:
+        control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(control, request, buffer)
+        finally:
+            os.close(control)
+    except OSError as error:
+        kind = _REFUSALS.get(error.errno or 0, Unavailable)
+        raise kind(
+            "device-mapper",
+            f"the kernel's device-mapper refused to {_VERBS[command]} {name}: {error.strerror}",
+        ) from None
+    return buffer
+
+
+_REFUSALS: Final[dict[int, type[Unavailable]]] = {errno.EBUSY: DeviceBusy, errno.ENXIO: NoSuchMapping}
+
+
+def _flags(answer: bytearray) -> int:
+    flags: int = _HEADER.unpack_from(answer)[7]
+    return flags
+
+
+def _pack(target: Target) -> bytes:
+    """A target as the kernel takes it; the next one begins where this one ends, at a multiple of 8."""
+    text = " ".join(target.arguments).encode() + b"\0"
+    size = (_TARGET.size + len(text) + 7) // 8 * 8
+    packed = _TARGET.pack(target.start, target.length, 0, size, target.kind.encode()) + text
+    return packed.ljust(size, b"\0")
+
+
+def _parse_targets(answer: bytearray) -> list[Target]:
+    """The targets in the answer to a question for a table; offsets count from the start of the data."""
+    _, _, _, _, data_start, count, *_ = _HEADER.unpack_from(answer)
+    if _flags(answer) & _BUFFER_FULL:
+        raise Unavailable("device-mapper", f"the table is larger than {_TABLE_BYTES} bytes")
+    targets = []
+    offset = 0
+    for _ in range(count):
+        start, length, _, following, kind = _TARGET.unpack_from(answer, data_start + offset)
+        text = data_start + offset + _TARGET.size
+        arguments = answer[text : answer.index(0, text)].decode("utf-8", "replace").split()
+        targets.append(Target(start, length, kind.rstrip(b"\0").decode(), _without_key(arguments)))
+        offset = following
+    return targets
+
+
+def _without_key(arguments: list[str]) -> tuple[str, ...]:
+    """The arguments; a key in them, which a kernel without keyring shows, replaced by zeros.
+
+    In a crypt target it is the second one; in those of other kinds that is never as long as a key.
+    """
+    if len(arguments) > 1 and len(arguments[1]) >= _SHORTEST_KEY and not arguments[1].startswith(":"):
+        arguments[1] = "0" * len(arguments[1])
+    return tuple(arguments)
+
+
+def _node(name: str, number: str, kernel_name: str) -> Path:
+    """The node that people know, if udev or libdevmapper made one for this very mapping."""
+    node = _CONTROL.parent / name
+    with suppress(OSError):
+        device = node.stat().st_rdev
+        if number == f"{os.major(device)}:{os.minor(device)}":
+            return node
+    return Path("/dev") / kernel_name
+
+
+def _remove_node(name: str) -> None:
+    """Remove the node that libdevmapper made for a mapping where there is no udev, which makes a link."""
+    node = _CONTROL.parent / name
+    with suppress(FileNotFoundError):
+        if stat.S_ISBLK(node.lstat().st_mode):
+            node.unlink()

@@ -1,4 +1,7 @@
-"""The ext4 filesystem on an open volume: making, checking, growing, mounting it."""
+"""The ext4 filesystem on an open volume: making, checking, growing, mounting it.
+
+The superblock is read as the kernel's documentation has it ("ext4 super block").
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent import mount_calls
 from agent.commands import Runner
 from agent.errors import Refused, Unavailable
 
-MOUNT_OPTIONS = "nodev,nosuid,noatime"
+_MOUNT_FLAGS = mount_calls.NO_DEVICES | mount_calls.NO_SET_USER_ID | mount_calls.NO_ACCESS_TIME
 _CHECK_SECONDS = 600.0
 _RESIZE_SECONDS = 600.0
 _MKFS_SECONDS = 600.0
@@ -24,6 +28,9 @@ _SUPERBLOCK_BYTES = 1024
 #: Bitmaps, superblock, descriptors, and the blocks below which resize2fs finds a group not worth making.
 _GROUP_OVERHEAD_BLOCKS = 128
 _EXT4_MAGIC = 0xEF53
+#: s_state: no errors, no orphans. s_feature_incompat: the journal is to be replayed.
+_VALID = 1
+_NEEDS_RECOVERY = 4
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -38,23 +45,25 @@ class Mount:
 
 @dataclass(frozen=True)
 class MountOptions:
-    """How a volume is mounted; ``str`` gives what mount takes."""
+    """How a volume is mounted, besides without device nodes, set-user-id programs and access times."""
 
     read_only: bool
     discard: bool
 
+    @property
+    def flags(self) -> int:
+        """For the kernel: what holds for every filesystem."""
+        return _MOUNT_FLAGS | (mount_calls.READ_ONLY if self.read_only else 0)
+
     def __str__(self) -> str:
-        options = [MOUNT_OPTIONS]
-        if self.read_only:
-            # A journal that was not finished is left as it is: replaying it would be writing.
-            options.append("ro,noload")
-        if self.discard:
-            options.append("discard")
-        return ",".join(options)
+        """For ext4."""
+        # A journal that was not finished is left as it is: replaying it would be writing.
+        chosen = {"noload": self.read_only, "discard": self.discard}
+        return ",".join(option for option, wanted in chosen.items() if wanted)
 
 
 class Filesystems:
-    """Works on filesystems by way of e2fsprogs and mount."""
+    """Works on filesystems by way of e2fsprogs and the kernel's mount calls."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -90,10 +99,14 @@ class Filesystems:
     def check(self, device: Path) -> None:
         """Repair what is safe to repair without asking.
 
+        A filesystem that was unmounted in order is left alone, as ``e2fsck -p`` would leave it.
+
         Raises:
-            Refused: errors are left (``filesystem-damaged``).
+            Refused: there is no ext4 (``filesystem-missing``), or errors are left (``filesystem-damaged``).
             Unavailable: e2fsck could not do its work.
         """
+        if is_clean(device):
+            return
         result = self._runner.run(
             ["e2fsck", "-p", str(device)],
             expected=(*_CLEAN_OR_FIXED, _ERRORS_LEFT),
@@ -107,9 +120,18 @@ class Filesystems:
             )
 
     def mount(self, device: Path, directory: Path, options: MountOptions) -> None:
-        """Mount ``device`` at ``directory``, which is made if missing."""
+        """Mount ``device`` at ``directory``, which is made if missing.
+
+        Raises:
+            Unavailable: the kernel refused (``mount-failed``).
+        """
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._runner.run(["mount", "-t", "ext4", "-o", str(options), str(device), str(directory)])
+        try:
+            mount_calls.mount(device, directory, "ext4", options.flags, str(options))
+        except OSError as error:
+            raise Unavailable(
+                "mount-failed", f"{device} can't be mounted at {directory}: {error.strerror}"
+            ) from None
 
     def unmount(self, directory: Path) -> None:
         """Unmount ``directory``.
@@ -118,10 +140,10 @@ class Filesystems:
             Unavailable: it is in use (``mount-busy``), and stays mounted.
         """
         try:
-            self._runner.run(["umount", str(directory)])
-        except Unavailable as error:
+            mount_calls.unmount(directory)
+        except OSError as error:
             raise Unavailable(
-                "mount-busy", f"{directory} stays mounted: {error}; stop what uses it and try again"
+                "mount-busy", f"{directory} stays mounted: {error.strerror}; stop what uses it and try again"
             ) from None
 
     def grow(self, device: Path, device_size: int) -> None:
@@ -163,7 +185,7 @@ def apply_fs_group(directory: Path, gid: int) -> None:
 
 
 def ext4_size(device: Path) -> int:
-    """The size in bytes that the superblock on ``device`` (kernel docs, "ext4 super block") gives.
+    """The size in bytes that the superblock on ``device`` gives.
 
     Raises:
         Refused: there is no ext4 (``filesystem-missing``).
@@ -184,6 +206,23 @@ def was_mounted(device: Path) -> bool:
     mount_time: int = struct.unpack_from("<I", superblock, 0x2C)[0]
     mount_count: int = struct.unpack_from("<H", superblock, 0x34)[0]
     return mount_time != 0 or mount_count != 0
+
+
+def is_clean(device: Path) -> bool:
+    """Whether the ext4 on ``device`` was unmounted in order and awaits no periodic check.
+
+    Raises:
+        Refused: there is no ext4 (``filesystem-missing``).
+    """
+    superblock = _superblock(device)
+    state, incompatible = (
+        struct.unpack_from("<H", superblock, 0x3A)[0],
+        struct.unpack_from("<I", superblock, 0x60)[0],
+    )
+    mounts_allowed: int = struct.unpack_from("<h", superblock, 0x36)[0]
+    check_interval: int = struct.unpack_from("<I", superblock, 0x48)[0]
+    needs_recovery: int = incompatible & _NEEDS_RECOVERY
+    return state == _VALID and not needs_recovery and mounts_allowed <= 0 and check_interval == 0
 
 
 def _largest_tail(device: Path) -> int:

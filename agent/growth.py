@@ -48,7 +48,7 @@ class Growth:
         self._open_device = open_device
         self._blocks = sysfs / "block"
         self._mapper = DeviceMapper(runner)
-        self._shields = Shields(runner, self._mapper)
+        self._shields = Shields(self._mapper)
         self._filesystems = Filesystems(runner)
 
     def grow(self, volume: CloudVolume, wanted: int) -> None:

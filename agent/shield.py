@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.commands import Runner
 from agent.device_mapper import SECTOR_BYTES, DeviceMapper, Mapping, Target
 from agent.devices import Disk
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
-from agent.errors import Refused, Unavailable
+from agent.errors import Refused
+from agent.loop_device import loop_over
 from agent.luks2 import HeaderError, newest_valid
 from agent.luks2_profile import AuditedHeader, audit_known
 
@@ -47,30 +47,26 @@ class Shield:
 class Shields:
     """Makes, finds and takes down the shields of volumes; ``name`` is the volume's mapper name."""
 
-    def __init__(self, runner: Runner, mapper: DeviceMapper, sysfs: Path = Path("/sys")) -> None:
-        self._runner = runner
+    def __init__(self, mapper: DeviceMapper, sysfs: Path = Path("/sys")) -> None:
         self._mapper = mapper
         self._blocks = sysfs / "block"
 
-    def build(self, name: str, disk: Disk, image: bytes, key_id: str) -> Shield:
-        """Put a shield with the header ``image`` over ``disk``, at its size of now.
+    def build(self, name: str, disk: Disk, image: bytes, key_id: str) -> Mapping:
+        """Put a shield with the header ``image`` over ``disk``, at its size of now; the device that it is.
 
         ``key_id`` names the key that authenticated the image.
 
         Raises:
-            Unavailable: the loop device or the mapping can't be made; nothing is left of it.
+            Unavailable: the loop device or the mapping can't be made.
         """
-        loop = self._loop_over(name, image)
+        uuid = f"CONFIDENTIAL-CSI-SHIELD-{key_mark(key_id)}-{name}"
+        memory = _sealed_memory(name, image)
         try:
-            uuid = f"CONFIDENTIAL-CSI-SHIELD-{key_mark(key_id)}-{name}"
-            self._mapper.create(name + _SUFFIX, uuid, _table(loop, disk.number, disk.size))
-            shield = self.find(name)
-        except BaseException:
-            self.remove(name)
-            raise
-        if shield is None:
-            raise Unavailable("mapping-missing", f"the shield of {name} vanished as soon as it was made")
-        return shield
+            with loop_over(memory) as loop:
+                number = (self._blocks / loop / "dev").read_text().strip()
+                return self._mapper.create(name + _SUFFIX, uuid, _table(number, disk.number, disk.size))
+        finally:
+            os.close(memory)
 
     def find(self, name: str) -> Shield | None:
         """The shield of a volume, after checking that it is one; None when there is none.
@@ -110,43 +106,21 @@ class Shields:
         self._mapper.replace_table(shield.mapping.name, _table(loop, disk.number, disk.size))
 
     def remove(self, name: str) -> None:
-        """Take down the shield and its loop device, whichever of them exist.
+        """Take down the shield, if there is one; its loop device goes with it.
 
         Raises:
             Refused: a mapping of that name is something else.
-            Unavailable: the shield is in use, or a tool failed.
+            Unavailable: the shield is in use.
         """
+        self._mapper.remove_unfinished(name + _SUFFIX)
         if self.find(name) is not None:
             self._mapper.remove(name + _SUFFIX)
-        for loop in self._loops(name).values():
-            self._runner.run(["losetup", "--detach", f"/dev/{loop}"])
 
     def names(self) -> set[str]:
-        """The mapper names of all volumes of which a shield, or the loop device of one, exists."""
-        shields = {
+        """The mapper names of all volumes of which a shield exists."""
+        return {
             match["name"] for mapping in self._mapper.mappings() if (match := _UUID.fullmatch(mapping.uuid))
         }
-        loops = {
-            match["name"]
-            for file in self._backing_files().values()
-            if (match := _MEMORY_FILE.fullmatch(file))
-        }
-        return shields | loops
-
-    def _loop_over(self, name: str, image: bytes) -> str:
-        memory = os.memfd_create(f"{name}-header", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            # What surrounds the image in the header area is authenticated by nobody: zeros instead.
-            os.truncate(memory, HEADER_AREA_BYTES)
-            os.pwrite(memory, image, 0)
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
-            shown = self._runner.run(
-                ["losetup", "--find", "--show", "--read-only", f"/proc/self/fd/{memory}"], pass_fds=[memory]
-            ).output
-        finally:
-            os.close(memory)
-        loop = Path(shown.strip()).name
-        return (self._blocks / loop / "dev").read_text().strip()
 
     def _loops(self, name: str) -> dict[str, str]:
         """Loop devices over the memory file of a volume's header: ``major:minor`` to name."""
@@ -165,6 +139,16 @@ class Shields:
                 # Detached meanwhile.
                 continue
         return found
+
+
+def _sealed_memory(name: str, image: bytes) -> int:
+    """A memory file, of the size of a header area, that nobody can write any more."""
+    memory = os.memfd_create(f"{name}-header", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    # What surrounds the image in the header area is authenticated by nobody: zeros instead.
+    os.truncate(memory, HEADER_AREA_BYTES)
+    os.pwrite(memory, image, 0)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+    return memory
 
 
 def key_mark(key_id: str) -> str:

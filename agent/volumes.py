@@ -114,7 +114,7 @@ class Volumes:
         self._finder = finder
         self._open_device = open_device
         self._mapper = DeviceMapper(runner)
-        self._shields = Shields(runner, self._mapper)
+        self._shields = Shields(self._mapper)
         self._plain = PlainMappings(self._mapper)
         self._filesystems = Filesystems(runner)
         self._measurements = Measurements()
@@ -271,7 +271,7 @@ class Volumes:
         try:
             with unlock_turn(header.audited):
                 self._hub.open_encrypted(
-                    device_path=str(shield.mapping.path),
+                    device_path=str(shield.path),
                     key_uri=key_uri(volume.key_id),
                     mapper_name=volume.mapper_name,
                     link_path=str(link),
@@ -341,6 +341,7 @@ class Volumes:
         """Unmount, close the mapping, take down the shield: each only after the one before it is gone."""
         directory = MOUNT_ROOT / name
         mapper_name = _MAPPER_PREFIX + name
+        self._mapper.remove_unfinished(mapper_name)
         mapping = self._mapper.find(mapper_name)
         shielded = self._shields.find(mapper_name) is not None
         if mapping is not None and not shielded and not self._plain.is_plain(mapping):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
 
+from agent import device_mapper, loop_device, mount_calls
 from agent.annotation import CloudVolume
 from agent.block_device import DirectDevice
 from agent.cdh import DataHubClient
@@ -48,9 +53,34 @@ class _Runner(SystemRunner):
         timeout: float = 60.0,
         pass_fds: Sequence[int] = (),
     ) -> Result:
-        if argv[:2] != ["dmsetup", "table"]:
-            self._steps.next(" ".join(argv[:2]))
+        self._steps.next(" ".join(argv[:2]))
         return super().run(argv, stdin=stdin, expected=expected, timeout=timeout, pass_fds=pass_fds)
+
+
+#: What the agent asks of the kernel itself, besides how a mapping is (device-mapper's call 12).
+_KERNEL_CALLS: list[tuple[ModuleType, str]] = [
+    (device_mapper, "_ask"),
+    (loop_device, "_attach"),
+    (mount_calls, "mount"),
+    (mount_calls, "unmount"),
+]
+_STATUS = 12
+
+
+@contextmanager
+def _kernel_calls_are(steps: _Steps) -> Iterator[None]:
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*arguments: Any, **keywords: Any) -> Any:
+            if arguments[0] != _STATUS:
+                steps.next(f"{name} {arguments[0]}" if name == "_ask" else name)
+            return call(*arguments, **keywords)
+
+        return one
+
+    with ExitStack() as patches:
+        for module, name in _KERNEL_CALLS:
+            patches.enter_context(mock.patch.object(module, name, counted(name, getattr(module, name))))
+        yield
 
 
 class _Hub(DataHubClient):
@@ -139,7 +169,8 @@ def steps_of_a_first_mount(key_id: str) -> list[str]:
     """What an undisturbed mount of a new disk does, in order."""
     disk, steps = _blank_disk(0), _Steps(None)
     volumes = _volumes(steps, disk)
-    volumes.mount([_volume(0, key_id)], DEFAULT_POLICY)
+    with _kernel_calls_are(steps):
+        volumes.mount([_volume(0, key_id)], DEFAULT_POLICY)
     taken = list(steps.taken)
     volumes.unmount(["vol-0"])
     _run("losetup", "-d", str(disk.path))
@@ -153,7 +184,9 @@ def kill_first_mounts(index: int, key_id: str, steps: list[int]) -> None:
         disk = _blank_disk(index)
 
         def mount(step: int = step, disk: Disk = disk) -> None:
-            _volumes(_Steps(step), disk).mount([volume], DEFAULT_POLICY)
+            steps = _Steps(step)
+            with _kernel_calls_are(steps):
+                _volumes(steps, disk).mount([volume], DEFAULT_POLICY)
 
         assert _killed(mount), f"there is no step {step}"
         volumes = _volumes(_Steps(None), disk)
@@ -176,9 +209,14 @@ def kill_later_runs(index: int, key_id: str, *, unmounting: bool) -> int:
     while True:
 
         def run(step: int = step) -> None:
-            _volumes(_Steps(None if unmounting else step), disk).mount([volume], DEFAULT_POLICY)
             if unmounting:
-                _volumes(_Steps(step), disk).unmount([volume.name])
+                _volumes(_Steps(None), disk).mount([volume], DEFAULT_POLICY)
+            steps = _Steps(step)
+            with _kernel_calls_are(steps):
+                if unmounting:
+                    _volumes(steps, disk).unmount([volume.name])
+                else:
+                    _volumes(steps, disk).mount([volume], DEFAULT_POLICY)
 
         killed = _killed(run)
         steps = _Steps(None)
