@@ -8,10 +8,13 @@ import click
 
 from cli.serving import serve, serving_options
 from driver.direct_volumes import DEFAULT_ROOT, DirectVolumes
+from driver.guests import Guests
 from driver.identity import IdentityService
 from driver.logs import configure
 from driver.node import NodeService
 from driver.node_id import is_node_name
+from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
+from driver.pod_sockets import PodSockets
 
 
 @click.command()
@@ -39,6 +42,15 @@ from driver.node_id import is_node_name
     show_envvar=True,
     help="Kata's directory of direct volumes; the host's, mounted into the container.",
 )
+@click.option(
+    "--pods-root",
+    envvar="CONFIDENTIAL_CSI_PODS_ROOT",
+    type=click.Path(path_type=Path),
+    default=PODS_ROOT,
+    show_default=True,
+    show_envvar=True,
+    help="cloud-api-adaptor's directory of pods, with a socket to each PodVM's agent.",
+)
 def node(
     *,
     endpoint: str,
@@ -48,6 +60,7 @@ def node(
     node_id: str,
     zone: str,
     direct_volumes_root: Path,
+    pods_root: Path,
 ) -> None:
     """Hand volumes over to Kata on one node (beside the node-driver-registrar)."""
     configure(log_format, log_level)
@@ -61,6 +74,6 @@ def node(
     services = {
         # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
         "Identity": IdentityService(can_expand=True, readiness=direct_volumes.readiness),
-        "Node": NodeService(node_id, direct_volumes, zone),
+        "Node": NodeService(node_id, direct_volumes, Guests(PodSockets(pods_root)), zone),
     }
     serve(endpoint, services, grace_period)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import grpc
 
+from driver.call_time import seconds_left
 from driver.errors import NotFound
 from driver.locks import InFlight
 from driver.parameters import CLOUD_PARAMETERS, CLOUD_PROVIDER
@@ -19,9 +20,6 @@ from providers.interface import BlockVolumeProvider, ContentSource, SourceKind, 
 #: Seconds a call may take when its caller sets no deadline.
 _LONGEST_CALL = 120.0
 
-#: Seconds kept back, so that our own answer reaches the caller before its deadline ends the call.
-_RESERVE = 0.5
-
 
 class ControllerBase:
     """State of the controller service. Nothing in it outlives the process or is needed after a restart."""
@@ -34,10 +32,7 @@ class ControllerBase:
 
     def _deadline(self, context: grpc.ServicerContext) -> Deadline:
         """The caller's deadline, or the driver's own; past as soon as the caller goes away."""
-        remaining = min(context.time_remaining(), _LONGEST_CALL)
-        return Deadline.after(
-            remaining - min(_RESERVE, remaining / 10), cancelled=lambda: not context.is_active()
-        )
+        return Deadline.after(seconds_left(context, _LONGEST_CALL), cancelled=lambda: not context.is_active())
 
     def _volume(self, volume_id: str, deadline: Deadline) -> Volume:
         """The volume with this id.

@@ -23,10 +23,12 @@ from pathlib import Path
 from driver import mountinfo
 from driver.errors import Internal, InvalidArgument, Unavailable
 from driver.mountinfo import MountInfo
+from driver.pod_sockets import is_sandbox_id
 
 DEFAULT_ROOT = Path("/run/kata-containers/shared/direct-volumes")
 MAXIMUM_NAME_BYTES = 255
 _MAXIMUM_FILE_BYTES = 64 * 1024
+_MAXIMUM_SANDBOXES = 16
 _WORK_PREFIX = ".confidential-csi-"
 """Starts with a character outside the base64 alphabet: CAA and Kata can't take it for a record."""
 
@@ -114,10 +116,38 @@ class DirectVolumes:
             return None
         return self._read(name)
 
-    def sandbox_id(self, target_path: str) -> str | None:
-        """The sandbox that Kata noted beside the record; None if none has (no PodVM uses it yet)."""
-        names = _entry_names(self.root / directory_name(target_path))
-        return min((name for name in names if name != mountinfo.FILE_NAME), default=None)
+    def sandbox_ids(self, target_path: str) -> tuple[str, ...]:
+        """The sandboxes that Kata noted beside the record, by an empty file each.
+
+        None is noted before the pod's sandbox exists, and none ever by Kata's Rust runtime. More than one is
+        left when a pod's sandbox was made anew.
+
+        Raises:
+            mountinfo.Damaged: there is something that Kata does not write.
+        """
+        found = []
+        try:
+            with os.scandir(self.root / directory_name(target_path)) as entries:
+                for entry in entries:
+                    if entry.name == mountinfo.FILE_NAME:
+                        continue
+                    if not (is_sandbox_id(entry.name) and entry.is_file(follow_symlinks=False)):
+                        raise mountinfo.Damaged(f"beside it is {entry.name[:80]!r}, which notes no sandbox")
+                    found.append(entry.name)
+        except FileNotFoundError:
+            return ()
+        if len(found) > _MAXIMUM_SANDBOXES:
+            raise mountinfo.Damaged(f"{len(found)} sandboxes are noted beside it")
+        return tuple(sorted(found))
+
+    def published_at(self, target_path: str) -> int:
+        """When the record was put in place, in nanoseconds since the epoch; 0 when it was repaired since, or
+        is gone: "some time ago"."""
+        path = self.root / directory_name(target_path) / mountinfo.FILE_NAME
+        try:
+            return path.lstat().st_mtime_ns
+        except OSError:
+            return 0
 
     def find(self, disk_id: str) -> list[str]:
         """The target paths at which a disk is published, sorted.
@@ -159,6 +189,8 @@ class DirectVolumes:
         try:
             with self._work_directory() as work:
                 _write_durably(work / mountinfo.FILE_NAME, info.encode())
+                if existed:  # since when, nobody knows: see published_at()
+                    os.utime(work / mountinfo.FILE_NAME, ns=(0, 0))
                 _sync_directory(work)
                 try:
                     _move_into_place(work, directory)

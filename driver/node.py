@@ -11,6 +11,7 @@ from contextlib import suppress
 import grpc
 
 from driver import mountinfo
+from driver.call_time import seconds_left
 from driver.capabilities import MountAccess, UnsupportedCapability, check_capability
 from driver.direct_volumes import DirectVolumes, directory_name
 from driver.disk_id import cloud_provider, disk_id
@@ -23,6 +24,7 @@ from driver.errors import (
     NotFound,
     Unavailable,
 )
+from driver.guests import Guests
 from driver.locks import InFlight
 from driver.mountinfo import MountInfo
 from driver.node_id import node_id
@@ -33,19 +35,24 @@ from proto import csi_pb2
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 
+#: Seconds that a guest may take to let a file system grow, and to tell how full it is.
+_LONGEST_GROWTH = 110.0
+_LONGEST_STATS = 10.0
+
 
 class NodeService:
     """Publishes volumes on one worker.
 
     Methods raise :class:`~driver.errors.DriverError`, which the interceptor turns into a status; it also
-    refuses requests whose id or path is empty. Volume stats are not offered: the worker sees an empty
-    directory, only the guest the file system.
+    refuses requests whose id or path is empty. Of a volume in use the worker sees an empty directory; its
+    file system is the guest's, which is asked about it.
     """
 
-    def __init__(self, node_name: str, direct_volumes: DirectVolumes, zone: str = "") -> None:
+    def __init__(self, node_name: str, direct_volumes: DirectVolumes, guests: Guests, zone: str = "") -> None:
         self._node_name = node_name
         self._zone = zone
         self._volumes = direct_volumes
+        self._guests = guests
         self._in_flight = InFlight()
 
     def NodePublishVolume(
@@ -95,29 +102,33 @@ class NodeService:
         return csi_pb2.NodeUnpublishVolumeResponse()
 
     def NodeExpandVolume(
-        self, request: csi_pb2.NodeExpandVolumeRequest, _context: grpc.ServicerContext
+        self, request: csi_pb2.NodeExpandVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodeExpandVolumeResponse:
         """Growing is the guest's work: at mount if no PodVM uses the volume yet, which is then OK here.
 
         kubelet expands a volume that grew while unmounted before the pod's sandbox exists, and an error
-        would block the mount for good. With a sandbox, OK would claim what only the guest can know.
+        would block the mount for good. With a sandbox, OK means that the guest said it has grown.
         """
         size = SizeRange(request.capacity_range.required_bytes, request.capacity_range.limit_bytes)
-        self._volumes.require_ready()
-        try:
-            info = self._volumes.read(request.volume_path)
-        except mountinfo.Damaged as error:
-            raise Unavailable(
-                f"the record of {request.volume_path!r} is damaged ({error}); publishing again repairs it"
-            ) from error
-        if info is None:
-            raise NotFound(f"volume {request.volume_id!r} is not published at {request.volume_path!r}")
-        if self._volumes.sandbox_id(request.volume_path) is not None:
-            raise Unavailable(
-                f"volume {request.volume_id!r} is in use by a PodVM, whose guest can't be asked to grow it "
-                "yet; it grows when the pod starts again"
-            )
+        info, sandboxes = self._published(request.volume_id, request.volume_path)
+        if sandboxes:
+            # Not the keys of a publish: whatever a guest does, its volume can be unpublished.
+            with self._in_flight.hold(f"expansion at {request.volume_path}"):
+                self._guests.grow(
+                    sandboxes, info.device, size.required, seconds_left(context, _LONGEST_GROWTH)
+                )
         return csi_pb2.NodeExpandVolumeResponse(capacity_bytes=size.required)
+
+    def NodeGetVolumeStats(
+        self, request: csi_pb2.NodeGetVolumeStatsRequest, context: grpc.ServicerContext
+    ) -> csi_pb2.NodeGetVolumeStatsResponse:
+        """Usage and condition from the guest; before a PodVM can use the volume, a condition alone."""
+        info, sandboxes = self._published(request.volume_id, request.volume_path)
+        if sandboxes:
+            return self._guests.stats(sandboxes, info.device, seconds_left(context, _LONGEST_STATS))
+        response = csi_pb2.NodeGetVolumeStatsResponse()
+        response.volume_condition.message = "published; no PodVM uses the volume yet"
+        return response
 
     def NodeStageVolume(
         self, request: csi_pb2.NodeStageVolumeRequest, _context: grpc.ServicerContext
@@ -135,9 +146,12 @@ class NodeService:
     def NodeGetCapabilities(
         self, _request: csi_pb2.NodeGetCapabilitiesRequest, _context: grpc.ServicerContext
     ) -> csi_pb2.NodeGetCapabilitiesResponse:
-        """EXPAND_VOLUME alone: without SINGLE_NODE_MULTI_WRITER every ReadWriteOnce claim keeps its mode."""
-        capability = csi_pb2.NodeServiceCapability(rpc=_Rpc(type=_Rpc.EXPAND_VOLUME))
-        return csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability])
+        """Not SINGLE_NODE_MULTI_WRITER: without it every ReadWriteOnce claim keeps its mode."""
+        capability = csi_pb2.NodeServiceCapability
+        offered = (_Rpc.EXPAND_VOLUME, _Rpc.GET_VOLUME_STATS, _Rpc.VOLUME_CONDITION)
+        return csi_pb2.NodeGetCapabilitiesResponse(
+            capabilities=[capability(rpc=_Rpc(type=one)) for one in offered]
+        )
 
     def NodeGetInfo(
         self, _request: csi_pb2.NodeGetInfoRequest, _context: grpc.ServicerContext
@@ -148,6 +162,26 @@ class NodeService:
         if self._zone:
             response.accessible_topology.CopyFrom(accessible_topology([self._zone])[0])
         return response
+
+    def _published(self, volume_id: str, volume_path: str) -> tuple[MountInfo, tuple[str, ...]]:
+        """The record of a published volume, and the sandboxes that may have it mounted.
+
+        Raises:
+            NotFound: nothing is published at that path.
+            Unavailable: the record is damaged, or the root is not ready.
+        """
+        self._volumes.require_ready()
+        try:
+            info = self._volumes.read(volume_path)
+            if info is None:
+                raise NotFound(f"volume {volume_id!r} is not published at {volume_path!r}")
+            noted = self._volumes.sandbox_ids(volume_path)
+        except mountinfo.Damaged as error:
+            raise Unavailable(
+                f"the record of {volume_path!r} is damaged ({error}); publishing again repairs it, and "
+                "starting the pod again removes what does not belong there"
+            ) from error
+        return info, self._guests.that_may_use(noted, self._volumes.published_at(volume_path))
 
     def _target(self, target_path: str) -> PublishTarget:
         target = PublishTarget.parse(target_path)

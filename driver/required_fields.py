@@ -25,6 +25,7 @@ REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "NodeUnstageVolumeRequest": ("volume_id", "staging_target_path"),
         "NodePublishVolumeRequest": ("volume_id", "target_path"),
         "NodeUnpublishVolumeRequest": ("volume_id", "target_path"),
+        "NodeGetVolumeStatsRequest": ("volume_id", "volume_path"),
         "NodeExpandVolumeRequest": ("volume_id", "volume_path"),
     }
 )

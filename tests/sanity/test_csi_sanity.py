@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from proto import csi_pb2, csi_pb2_grpc
+from tests.sanity.runtime import Runtime, in_between
 from tests.tools.driver_process import DriverProcess, running
 from tests.tools.go_programs import go_program
 
@@ -32,7 +33,6 @@ CAPABILITIES = {
     "Service does not have single node multi writer capability": "node SINGLE_NODE_MULTI_WRITER",
     "NodeStageVolume not supported": "node STAGE_UNSTAGE_VOLUME",
     "NodeUnstageVolume not supported": "node STAGE_UNSTAGE_VOLUME",
-    "NodeGetVolume not supported": "node GET_VOLUME_STATS",
 }
 
 #: A spec that csi-sanity's authors switched off in this version; no driver can have it run.
@@ -48,6 +48,8 @@ class Outcome:
     specs: list[dict[str, Any]]
     offered: set[str]
     """The capabilities that the two roles offer, as in :data:`CAPABILITIES`."""
+    guest_calls: list[tuple[str, str, int]]
+    """What the node plugin asked of the stand-ins for guests."""
 
     def names(self, state: str) -> set[str]:
         """The specs in a state."""
@@ -58,19 +60,28 @@ class Outcome:
 def outcome() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
-        for directory in ("disks", "direct-volumes"):
+        for directory in ("disks", "direct-volumes", "pods"):
             (folder / directory).mkdir()
+
+        def disk_size(handle: str) -> int:
+            return (folder / "disks" / "volumes" / handle / "disk.raw").stat().st_size
+
+        runtime = Runtime(folder / "direct-volumes", folder / "pods", disk_size)
         settings = {"CONFIDENTIAL_CSI_LOCAL_DIRECTORY": str(folder / "disks")}
-        root = str(folder / "direct-volumes")
+        roots = (
+            *("--direct-volumes-root", str(folder / "direct-volumes")),
+            *("--pods-root", str(folder / "pods")),
+        )
         with (
             running("controller", folder, "--provider", "local", env=settings) as controller,
-            running("node", folder, "--node-id", "node-1", "--direct-volumes-root", root) as node,
+            running("node", folder, "--node-id", "node-1", *roots) as node,
+            in_between(node.target(), folder / "runtime.sock", runtime) as endpoint,
         ):
             report = folder / "report.json"
             finished = subprocess.run(
                 [
                     go_program("csi-sanity"),
-                    f"-csi.endpoint={node.target()}",
+                    f"-csi.endpoint={endpoint}",
                     f"-csi.controllerendpoint={controller.target()}",
                     f"-csi.mountdir={folder / 'mount'}",
                     f"-csi.stagingdir={folder / 'staging'}",
@@ -84,14 +95,16 @@ def outcome() -> Iterator[Outcome]:
             )
             specs = json.loads(report.read_text())[0]["SpecReports"]
             its = [spec for spec in specs if spec["LeafNodeType"] == "It"]
-            yield Outcome(finished.returncode, finished.stdout, its, _offered(controller, node))
+            yield Outcome(
+                finished.returncode, finished.stdout, its, _offered(controller, node), runtime.calls
+            )
 
 
 def test_no_spec_fails(outcome: Outcome) -> None:
     assert outcome.exit_code == 0, outcome.output
     states = {spec["State"] for spec in outcome.specs}
     assert states <= {"passed", "skipped", "pending"}, outcome.output
-    assert len(outcome.names("passed")) >= 58
+    assert len(outcome.names("passed")) >= 62
 
 
 def test_the_specs_not_run_are_those_whose_capability_is_not_offered(outcome: Outcome) -> None:
@@ -103,6 +116,13 @@ def test_the_specs_not_run_are_those_whose_capability_is_not_offered(outcome: Ou
 def test_no_offered_capability_excuses_a_spec(outcome: Outcome) -> None:
     assert "controller CREATE_DELETE_VOLUME" in outcome.offered
     assert not outcome.offered & set(CAPABILITIES.values())
+
+
+def test_stats_and_growth_were_answered_by_guests(outcome: Outcome) -> None:
+    assert {method for method, _, _ in outcome.guest_calls} == {"GetVolumeStats", "ResizeVolume"}
+    passed = outcome.names("passed")
+    assert any("NodeGetVolumeStats" in name for name in passed)
+    assert "Node Service NodeExpandVolume should work if node-expand is called after node-publish" in passed
 
 
 def _offered(controller: DriverProcess, node: DriverProcess) -> set[str]:

@@ -13,7 +13,9 @@ from typing import Any, cast
 import grpc
 
 from driver.direct_volumes import DirectVolumes, directory_name
+from driver.guests import Guests
 from driver.node import NodeService
+from driver.pod_sockets import PodSockets
 from proto import csi_pb2
 from tests.lab.caa import OciMount, attach_scan, container_scan
 
@@ -31,12 +33,13 @@ class Worker:
 
     root: Path
     kubelet: Path
+    pods: Path
 
     def start(self) -> NodeService:
         """A plugin as after a (re)start: it knows only what is on disk."""
         volumes = DirectVolumes(self.root)
         volumes.clear_leftovers()
-        return NodeService("worker-1", volumes)
+        return NodeService("worker-1", volumes, Guests(PodSockets(self.pods)))
 
     def target(self, volume: str = "pvc-1", pod_uid: str = POD_UID) -> str:
         """A target path as kubelet makes it, its parent created."""
@@ -55,7 +58,7 @@ def worker() -> Iterator[Worker]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         root = Path(folder) / "direct-volumes"
         root.mkdir()
-        yield Worker(root, Path(folder) / "k")
+        yield Worker(root, Path(folder) / "k", Path(folder) / "pods")
 
 
 def mount_capability(
@@ -98,15 +101,39 @@ def unpublish(node: NodeService, target_path: str, *, volume_id: str = "local:vo
 
 
 def expand(
-    plugin: NodeService, path: str, *, volume_id: str = "local:vol-1", required: int = 0, limit: int = 0
+    plugin: NodeService,
+    path: str,
+    *,
+    volume_id: str = "local:vol-1",
+    required: int = 0,
+    limit: int = 0,
+    timeout: float = 5,
 ) -> int:
-    """NodeExpandVolume; the capacity it reports, in bytes."""
+    """NodeExpandVolume within ``timeout`` seconds; the capacity it reports, in bytes."""
     request = csi_pb2.NodeExpandVolumeRequest(
         volume_id=volume_id,
         volume_path=path,
         capacity_range=csi_pb2.CapacityRange(required_bytes=required, limit_bytes=limit),
     )
-    return plugin.NodeExpandVolume(request, NO_CONTEXT).capacity_bytes
+    return plugin.NodeExpandVolume(request, waiting(timeout)).capacity_bytes
+
+
+def stats(
+    plugin: NodeService, path: str, *, volume_id: str = "local:vol-1", timeout: float = 5
+) -> csi_pb2.NodeGetVolumeStatsResponse:
+    """NodeGetVolumeStats within ``timeout`` seconds."""
+    request = csi_pb2.NodeGetVolumeStatsRequest(volume_id=volume_id, volume_path=path)
+    return plugin.NodeGetVolumeStats(request, waiting(timeout))
+
+
+def waiting(seconds: float) -> grpc.ServicerContext:
+    """The context of a call whose caller waits that long; nothing else of it may be used."""
+
+    class Waiting:
+        def time_remaining(self) -> float:
+            return seconds
+
+    return cast(grpc.ServicerContext, Waiting())
 
 
 def what_caa_sees(root: Path, *targets: str, pod_uid: str = "") -> dict[str, dict[str, str]]:

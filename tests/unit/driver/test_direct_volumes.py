@@ -78,16 +78,17 @@ def test_rewriting_keeps_the_sandbox_id_that_kata_wrote(node: Worker) -> None:
     (node.record("/t") / "mountInfo.json").write_bytes(b"")
     volumes.write("/t", _OTHER)
     assert volumes.read("/t") == _OTHER
-    assert volumes.sandbox_id("/t") == "sandbox-7"
+    assert volumes.sandbox_ids("/t") == ("sandbox-7",)
+    assert volumes.published_at("/t") == 0, "nobody knows since when"
     assert names(node.record("/t")) == {"mountInfo.json", "sandbox-7"}
     assert names(node.root) == {node.record("/t").name}
 
 
 def test_there_is_no_sandbox_until_kata_notes_one(node: Worker) -> None:
     volumes = DirectVolumes(node.root)
-    assert volumes.sandbox_id("/t") is None
+    assert volumes.sandbox_ids("/t") == ()
     volumes.write("/t", _INFO)
-    assert volumes.sandbox_id("/t") is None
+    assert volumes.sandbox_ids("/t") == ()
 
 
 @pytest.mark.parametrize("content", [b"", b'{"volume-type":"directvol","dev', b"[]", None, b"x" * 70_000])

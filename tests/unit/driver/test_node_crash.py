@@ -154,7 +154,7 @@ def test_a_killed_rewrite_keeps_the_sandbox_id_and_is_old_or_new(node: Worker) -
         assert (record / "mountInfo.json").read_bytes() in (content, content[:40])
         _publish_a(node, target_a)
         assert (record / "mountInfo.json").read_bytes() == content
-        assert DirectVolumes(node.root).sandbox_id(target_a) == "sandbox-7"
+        assert DirectVolumes(node.root).sandbox_ids(target_a) == ("sandbox-7",)
         _assert_settled(node, target_a, target_b)
         if not killed:
             break

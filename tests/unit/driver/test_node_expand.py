@@ -10,7 +10,9 @@ from driver.errors import (
     NotFound,
     Unavailable,
 )
+from driver.guests import Guests
 from driver.node import NodeService
+from driver.pod_sockets import PodSockets
 from driver.topology import ZONE_KEY
 from proto import csi_pb2
 from tests.unit.driver.node_support import (
@@ -79,13 +81,14 @@ def test_the_node_reports_its_name_and_no_limit(node: Worker) -> None:
 
 
 def test_the_node_reports_the_zone_of_its_podvms(node: Worker) -> None:
-    plugin = NodeService("worker-1", DirectVolumes(node.root), "us-east-1a")
+    plugin = NodeService("worker-1", DirectVolumes(node.root), Guests(PodSockets(node.pods)), "us-east-1a")
     info = plugin.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), NO_CONTEXT)
     assert dict(info.accessible_topology.segments) == {ZONE_KEY: "us-east-1a"}
 
 
-def test_only_expansion_is_advertised(node: Worker) -> None:
+def test_what_guests_answer_is_advertised_and_no_second_writer(node: Worker) -> None:
     """Field case A10: SINGLE_NODE_MULTI_WRITER would change the mode of every ReadWriteOnce claim."""
     response = node.start().NodeGetCapabilities(csi_pb2.NodeGetCapabilitiesRequest(), NO_CONTEXT)
     types = [capability.rpc.type for capability in response.capabilities]
-    assert types == [csi_pb2.NodeServiceCapability.RPC.EXPAND_VOLUME]
+    rpc = csi_pb2.NodeServiceCapability.RPC
+    assert types == [rpc.EXPAND_VOLUME, rpc.GET_VOLUME_STATS, rpc.VOLUME_CONDITION]
