@@ -38,7 +38,9 @@ Handler = Callable[[bytes], bytes]
 
 _MAX_CONNECTIONS: Final = 16
 _MAX_CALLS: Final = 16
-"""Calls that run at once on one connection; its further requests wait unread."""
+"""Calls that run at once on one connection; its further requests wait unread, for as long as a frame may."""
+_MAX_RUNNING: Final = _MAX_CONNECTIONS * _MAX_CALLS
+"""Calls that run at once on all connections, those that are gone included: a handler can't be stopped."""
 _FRAME_TIMEOUT: Final = 30.0
 _ACCEPT_PAUSE: Final = 0.5
 """Seconds to wait when file descriptors or memory run out."""
@@ -52,8 +54,10 @@ class Server:
     """Answers ``handlers[(service, method)]`` on ``socket_path``; started once, stopped once.
 
     Each call runs in a thread of its own. When a request's timeout passes first, it is answered with
-    DEADLINE_EXCEEDED and what the handler returns later is dropped. ``frame_timeout``, in seconds, bounds
-    how long a peer may take to complete a frame it began, or to read an answer.
+    DEADLINE_EXCEEDED and what the handler returns later is dropped; until then it keeps its thread and its
+    place among the calls of its connection, also when the client goes. Where no place gets free, a request is
+    answered with RESOURCE_EXHAUSTED. ``frame_timeout``, in seconds, bounds how long a peer may take to
+    complete a frame it began, or to read an answer.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Server:
         self._path = Path(socket_path)
         self._handlers = dict(handlers)
         self._frame_timeout = frame_timeout
+        self._running = threading.BoundedSemaphore(_MAX_RUNNING)
         self._lock = threading.Lock()
         self._connections: dict[_Connection, threading.Thread] = {}
         self._stopping = False
@@ -132,7 +137,7 @@ class Server:
                     accepted.close()
                     continue
                 connection = _Connection(
-                    Channel(accepted, self._frame_timeout), self._handlers, self._frame_timeout
+                    Channel(accepted, self._frame_timeout), self._handlers, self._running, self._frame_timeout
                 )
                 thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
                 try:
@@ -155,11 +160,16 @@ class _Connection:
     """One client: reads its requests and runs them."""
 
     def __init__(
-        self, channel: Channel, handlers: Mapping[tuple[str, str], Handler], send_timeout: float
+        self,
+        channel: Channel,
+        handlers: Mapping[tuple[str, str], Handler],
+        running: threading.BoundedSemaphore,
+        patience: float,
     ) -> None:
         self._channel = channel
         self._handlers = handlers
-        self._send_timeout = send_timeout
+        self._running = running
+        self._patience = patience
         self._slots = threading.BoundedSemaphore(_MAX_CALLS)
         self._gate = RequestGate()
         self._workers: set[threading.Thread] = set()
@@ -204,22 +214,38 @@ class _Connection:
             raise TtrpcError(Code.UNIMPLEMENTED, f"no method {request.service}/{request.method}")
         if request.timeout_nano < 0:
             raise TtrpcError(Code.DEADLINE_EXCEEDED, "the request's timeout had passed when it was sent")
-        self._slots.acquire()
-        call = _Call(self, frame.stream_id, handler, request)
-        worker = threading.Thread(target=self._run, args=(call,), daemon=True)
+        if not self._slots.acquire(timeout=self._patience):
+            raise TtrpcError(
+                Code.RESOURCE_EXHAUSTED,
+                f"{_MAX_CALLS} calls of this connection have been running for {self._patience:g} s",
+            )
+        if not self._running.acquire(blocking=False):
+            self._slots.release()
+            raise TtrpcError(Code.RESOURCE_EXHAUSTED, f"{_MAX_RUNNING} calls are running already")
+        worker = threading.Thread(
+            target=self._run, args=(_Call(self, frame.stream_id, handler, request),), daemon=True
+        )
         self._workers.add(worker)
-        worker.start()
+        try:
+            worker.start()
+        except RuntimeError:
+            self._end(worker)
+            raise TtrpcError(Code.RESOURCE_EXHAUSTED, "out of threads") from None
 
     def _run(self, call: _Call) -> None:
         try:
             call.run()
         finally:
-            self._workers.discard(threading.current_thread())
-            self._slots.release()
+            self._end(threading.current_thread())
+
+    def _end(self, worker: threading.Thread) -> None:
+        self._workers.discard(worker)
+        self._running.release()
+        self._slots.release()
 
     def answer(self, stream_id: int, response: bytes) -> None:
         try:
-            self._channel.send(encode_frame(stream_id, MessageType.RESPONSE, response), self._send_timeout)
+            self._channel.send(encode_frame(stream_id, MessageType.RESPONSE, response), self._patience)
         except TimeoutError:
             self.cut()  # It has not read an answer in all that time.
         except ChannelClosed:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent import ttrpc_server
 from agent.ttrpc import MAX_DATA, Client, Code, Handler, Server, TtrpcError
 from proto import ttrpc_pb2
 from tests.peers.ttrpc_raw import DATA, REQUEST, RESPONSE, connected, frame, read_frame, request, response
@@ -271,6 +272,76 @@ def test_a_busy_connection_does_not_delay_another(tmp_path: Path) -> None:
             assert client.call("s", "echo", b"quick", 5) == b"quick"
         finish.set()
         assert len({read_frame(busy).stream_id for _ in range(40)}) == 40
+
+
+def test_a_connection_full_of_stuck_calls_is_told_so_and_recovers_when_one_ends(tmp_path: Path) -> None:
+    finish = threading.Event()
+    handlers = {**HANDLERS, ("s", "stuck"): lambda _: b"%d" % finish.wait(20)}
+    with serving(tmp_path / "s", handlers, 0.3), connected(tmp_path / "s") as connection:
+        for stream_id in range(1, 33, 2):
+            connection.sendall(request(stream_id, "stuck", timeout_nano=1_000_000))
+        assert {read_frame(connection).response.status.code for _ in range(16)} == {Code.DEADLINE_EXCEEDED}
+        for stream_id in (33, 35):
+            connection.sendall(request(stream_id, "echo"))
+            assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
+        finish.set()
+        deadline = time.monotonic() + 5
+        for stream_id in range(37, 1000, 2):
+            connection.sendall(request(stream_id, "echo", b"again"))
+            if read_frame(connection).response.payload == b"again":
+                break
+            assert time.monotonic() < deadline
+
+
+def test_clients_that_leave_stuck_calls_behind_cost_a_bounded_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ttrpc_server, "_MAX_RUNNING", 20)
+    finish, started = threading.Event(), threading.Semaphore(0)
+
+    def stuck(payload: bytes) -> bytes:
+        started.release()
+        finish.wait(20)
+        return payload
+
+    handlers = {**HANDLERS, ("s", "stuck"): stuck}
+    with serving(tmp_path / "s", handlers):
+        for calls in (16, 4):
+            with connected(tmp_path / "s") as leaving:
+                for stream_id in range(1, 2 * calls, 2):
+                    leaving.sendall(request(stream_id, "stuck"))
+                for _ in range(calls):
+                    assert started.acquire(timeout=5)
+        with connected(tmp_path / "s") as connection:
+            before = threading.active_count()
+            connection.sendall(request(1, "stuck"))
+            assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
+            assert threading.active_count() <= before
+            finish.set()
+            deadline = time.monotonic() + 5
+            for stream_id in range(3, 1000, 2):
+                connection.sendall(request(stream_id, "echo", b"again"))
+                if read_frame(connection).response.payload == b"again":
+                    break
+                assert time.monotonic() < deadline
+
+
+def test_a_call_for_which_there_is_no_thread_is_refused_and_the_next_one_served(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with connected(path) as connection:
+        connection.sendall(request(1, "echo"))
+        read_frame(connection)
+        for stream_id in range(3, 50, 2):
+            with monkeypatch.context() as out_of_threads:
+                out_of_threads.setattr(threading.Thread, "start", start)
+                connection.sendall(request(stream_id, "echo"))
+                assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
+        connection.sendall(request(51, "echo", b"fine"))
+        assert read_frame(connection).response.payload == b"fine"
 
 
 def test_connections_beyond_the_bound_are_closed_and_room_returns(path: Path) -> None:
