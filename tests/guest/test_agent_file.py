@@ -1,50 +1,91 @@
-"""The agent as one file in a real guest, run as its unit runs it: by the guest's own Python, confined."""
+"""The agent as one file under its own unit: a real systemd, as in a PodVM, in a real guest."""
 
 from __future__ import annotations
 
-import re
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.guest.pod import PLAINTEXT, SOURCE, Outcome, Pod
+import pytest
+
+from tests.guest.pod import PLAINTEXT, Pod, volume
+from tests.guest.sandbox import BUNDLES, call
+from tests.peers.kata import CLOUD_VOLUMES, SERVICE, OciMount, by_id, create_container
 from tests.tools.agent_file import agent_file
 
 MIB = 2**20
-UNIT = Path(__file__).parents[2] / (
-    "deploy/podvm/tree/common/etc/systemd/system/confidential-csi-agent.service.d/10-common.conf"
-)
+LISTEN = "/run/confidential-csi-agent/kata-agent.sock"
+KATA_AGENT = "/run/kata-containers/agent.sock"
+CLAIM = "/var/lib/kubelet/pods/8c1f/volumes/kubernetes.io~csi/pvc-a/mount"
+
+# Only /run is shared with the namespace in which systemd is process 1: there the stand-in for kata-agent,
+# outside of it, must see what the service mounts. The targets are empty: nothing else is started.
+_START = f"""
+cp {{agent}} /usr/local/bin/confidential-csi-agent
+mkdir -p /run/units /run/kata-containers
+cp -a deploy/podvm/tree/common/etc/systemd/system/. deploy/podvm/tree/mode-b/etc/systemd/system/. /run/units
+for target in sysinit basic shutdown paths multi-user; do echo '[Unit]' >/run/units/$target.target; done
+mount --make-shared /run
+cat >/run/start-systemd <<'end'
+mount -t proc proc /proc
+exec env -i SYSTEMD_UNIT_PATH=/run/units PATH=/usr/sbin:/usr/bin /usr/lib/systemd/systemd --system \
+  --unit=multi-user.target --log-target=console --show-status=no
+end
+setsid unshare --fork --kill-child --pid --mount --propagation unchanged sh /run/start-systemd \
+  </dev/null >/run/systemd.log 2>&1 & echo $! >/run/systemd.pid
+for i in $(seq 600); do [ -S {LISTEN} ] && exit 0; sleep 0.05; done
+cat /run/systemd.log >&2
+exit 1
+"""
+_STOP = f"""
+kill -9 $(cat /run/systemd.pid)
+while pgrep -x systemd >/dev/null; do sleep 0.05; done
+mount --make-private /run
+rm -rf /run/units {LISTEN} /run/confidential-csi-agent/containers.json /usr/local/bin/confidential-csi-agent
+"""
 
 
-def confined(pod: Pod, *argv: str, stdin: str = "") -> Outcome:
-    """Run it with the unit's capabilities and no new privileges, in an environment of a search path alone."""
-    found = re.search(r"^CapabilityBoundingSet=(.+)$", UNIT.read_text(), re.MULTILINE)
-    assert found
-    capabilities = ",".join(["-all", *(f"+{name[4:].lower()}" for name in found[1].split())])
-    done = pod.vm.run(
-        [
-            *("env", "-i", "PATH=/usr/sbin:/usr/bin", "setpriv", "--no-new-privs"),
-            *(f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", str(agent_file()), *argv),
-        ],
-        stdin=stdin.encode(),
-        timeout=120.0,
-    )
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+@contextmanager
+def systemd(pod: Pod) -> Iterator[None]:
+    """The units of mode B, enabled, and a stand-in for kata-agent where it is in a PodVM."""
+    pod.sh("mkdir -p /run/kata-containers")
+    kata = pod.vm.call("tests.guest.inside.kata:start", socket_path=KATA_AGENT)
+    try:
+        pod.sh(_START.format(agent=agent_file()))
+        yield
+    finally:
+        pod.sh(_STOP)
+        pod.sh(f"kill {kata}")
 
 
-def test_it_mounts_grows_and_unmounts_a_volume_as_its_unit_runs_it(pod: Pod, ready_copy: Path) -> None:
-    """Field case I10: each command is a process of its own, and finds what those before it left."""
+@pytest.fixture
+def machine(pod: Pod) -> Iterator[Pod]:
+    with systemd(pod):
+        yield pod
+
+
+def test_confined_by_its_unit_it_mounts_grows_and_unmounts(machine: Pod, ready_copy: Path) -> None:
+    """Also, its mounts reach the containers, and its memory, with keys in it, is never dumped."""
     with ready_copy.open("r+b") as image:
         image.truncate(96 * MIB)
-    pod.attach(ready_copy, "disk")
+    machine.attach(ready_copy, "disk")
+    annotations = {CLOUD_VOLUMES: json.dumps({"vol-0": volume("disk", fs_group="1234")})}
+    request = create_container("c1", [OciMount("/data", CLAIM)], annotations)
+    answer = call(machine, LISTEN, SERVICE, "CreateContainer", request)
+    assert answer.code == 0, answer
+    data = f"{BUNDLES}/c1/data"
+    assert machine.read_file(data) == PLAINTEXT * 1000
+    assert machine.sh(f"stat -c '%a %g' {data}") == b"2775 1234\n"
+    blocks, size = (int(number) for number in machine.sh(f"stat -f -c '%b %S' {data}").split())
+    assert blocks * size > 70 * MIB, "it was grown while mounted, which needs a capability"
 
-    mounted = confined(
-        pod, "mount", "--annotation", "-", stdin=pod.annotation("disk", fs_group="1234")
-    ).result()
-    assert mounted == {"volumes": [{"name": "vol-0", "mount_point": "/data", "source": SOURCE}]}
-    assert pod.read_file() == PLAINTEXT * 1000
-    blocks, size = (int(number) for number in pod.sh(f"stat -f -c '%b %S' {SOURCE}").split())
-    assert blocks * size > 70 * MIB, "the filesystem was grown while mounted"
-    assert pod.sh(f"stat -c '%a %g' {SOURCE}") == b"2775 1234\n"
+    process = "/proc/$(pgrep -f 'confidential-csi-agent proxy')"
+    confinement = machine.sh(f"cd {process}; cat status; grep core limits; tr '\\0' ' ' <cmdline").decode()
+    for line in ("NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000009204019"):
+        assert f"{line}\n" in confinement
+    assert "Max core file size        0                    0 " in confinement
+    assert "/usr/bin/python3 -IS /usr/local/bin/confidential-csi-agent proxy --mode middle" in confinement
 
-    assert pod.status() == [{"name": "vol-0", "mounted": True, "open": True, "shielded": True}]
-    assert confined(pod, "unmount", "--all").result() == {"unmounted": ["vol-0"]}
-    assert pod.leftovers() == ""
+    assert call(machine, LISTEN, SERVICE, "RemoveContainer", by_id("c1")).code == 0
+    assert "cloud-volumes" not in machine.sh("cat /proc/mounts").decode()
