@@ -103,12 +103,13 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
         deadline = self._deadline(context)
         handle = self._provider.handle_for_request(request.name, parameters)
         with self._locks.hold(handle):
-            # Looked up first only because a replay must find its volume even if the source is gone by
-            # now. What makes creation idempotent is the provider.
-            existing = self._find(handle, deadline)
+            # A copy is looked up first because a replay must find it even if the source is gone by now.
+            # What makes creation idempotent is the provider.
+            has_source = request.HasField("volume_content_source")
+            existing = self._find(handle, deadline) if has_source else None
             source = None
             source_bytes = 0
-            if request.HasField("volume_content_source"):
+            if has_source:
                 source = self._source(request.volume_content_source)
                 if existing is None:
                     content = self._content(source, deadline)
@@ -122,7 +123,9 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                 _check_matches(existing, sizes, encryption, fs_type, source, zones=zones)
             wanted = VolumeRequest(
                 name=request.name,
-                size_bytes=sizes.choose(self._rules(encrypted=encryption is not None), source_bytes),
+                size_bytes=sizes.choose(
+                    self._rules(parameters, encrypted=encryption is not None), source_bytes
+                ),
                 encryption=encryption,
                 fs_type=fs_type,
                 parameters=parameters,
@@ -218,7 +221,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                 check_capabilities(request.volume_capabilities, encrypted=spec.encryption is not None)
             except UnsupportedCapability:
                 return response
-        rules = self._rules(encrypted=spec.encryption is not None)
+        rules = self._rules(spec.provider_parameters, encrypted=spec.encryption is not None)
         response.available_capacity = self._provider.available_bytes(
             spec.provider_parameters, self._deadline(context)
         )
@@ -248,7 +251,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                     f"limit_bytes {sizes.limit} is below the volume's {size}; volumes are never made smaller"
                 )
             if size < sizes.required:
-                target = sizes.choose(self._rules(encrypted=encrypted))
+                target = sizes.choose(self._rules({}, encrypted=encrypted))
                 with change_may_be_sent(f"expanding volume {request.volume_id!r}"):
                     size = self._provider.expand_volume(volume.handle, target, deadline)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=size, node_expansion_required=True)
@@ -267,12 +270,12 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
             spec.encryption_of_new() if volume.source is None else spec.encryption_of_copy(volume.encryption)
         )
 
-    def _rules(self, *, encrypted: bool) -> SizeRules:
-        minimum = self._provider.minimum_size_bytes
+    def _rules(self, parameters: Mapping[str, str], *, encrypted: bool) -> SizeRules:
+        minimum, maximum = self._provider.size_limits(parameters)
         return SizeRules(
             step=self._provider.size_step_bytes,
             minimum=max(minimum, ENCRYPTED_MINIMUM_BYTES) if encrypted else minimum,
-            maximum=self._provider.maximum_size_bytes,
+            maximum=maximum,
         )
 
     def _source(self, message: csi_pb2.VolumeContentSource) -> ContentSource:

@@ -169,6 +169,11 @@ class BlockVolumeProvider(ABC):
             InvalidParameterError: a value, or a combination, can't work; the message names the parameter.
         """
 
+    def size_limits(self, parameters: Mapping[str, str]) -> tuple[int, int]:
+        """The least and the greatest size, in bytes, of a volume with these (valid) parameters."""
+        del parameters
+        return self.minimum_size_bytes, self.maximum_size_bytes
+
     @abstractmethod
     def handle_for_name(self, name: str) -> str:
         """The handle that a volume of this CSI name has or would have.
@@ -317,12 +322,12 @@ class VolumeModifier(ABC):
     @abstractmethod
     def modify_volume(self, handle: str, parameters: Mapping[str, str], deadline: Deadline) -> None:
         """Give the volume these properties; those not named stay. ``parameters`` holds mutable ones only,
-        as ``validate_parameters`` accepted them.
+        whose values nobody has checked yet.
 
         A volume that has them already is left alone.
 
         Raises:
-            InvalidParameterError: the volume, as it is, can't have them. Nothing was changed.
+            InvalidParameterError: a value can't work, or not for this volume. Nothing was changed.
             VolumeNotFoundError, QuotaExceededError: nothing was changed.
             UnavailableError, OutcomeUnknownError, DeadlineError: call again.
         """

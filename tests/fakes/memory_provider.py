@@ -307,6 +307,7 @@ class CloudyProvider(MemoryProvider, ZonedVolumes, VolumeFence, VolumeModifier, 
     def modify_volume(self, handle: str, parameters: Mapping[str, str], deadline: Deadline) -> None:
         assert parameters
         assert set(parameters) <= self.mutable_parameter_names
+        self.validate_parameters(parameters)
         self.cloud.arrive("modify_volume", deadline)
         with self.cloud.lock:
             self.cloud.types[handle] = parameters["memoryType"]
