@@ -16,7 +16,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from driver import ttrpc
-from driver.errors import DriverError, FailedPrecondition, Unavailable
+from driver.errors import DriverError, FailedPrecondition, Unavailable, bounded
 from driver.pod_sockets import PodSockets
 from proto import agent_pb2, csi_pb2
 
@@ -69,7 +69,7 @@ _UNITS: Final = MappingProxyType(
     }
 )
 _MAXIMUM_NUMBER: Final = (1 << 63) - 1
-_SHOWN_CHARACTERS: Final = 400
+_SHOWN_BYTES: Final = 400
 
 
 class Guests:
@@ -182,5 +182,5 @@ def _usage(answer: agent_pb2.VolumeStatsResponse) -> list[csi_pb2.VolumeUsage]:
 
 def _shown(text: str) -> str:
     """A guest's words, fit for an event and a log line."""
-    clean = "".join(character if character.isprintable() else "?" for character in text[:_SHOWN_CHARACTERS])
-    return clean if len(text) <= _SHOWN_CHARACTERS else clean + "…"
+    beginning = text[:_SHOWN_BYTES]
+    return bounded("".join(one if one.isprintable() else "?" for one in beginning), _SHOWN_BYTES)

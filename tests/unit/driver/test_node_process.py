@@ -72,6 +72,8 @@ def test_empty_ids_and_paths_are_invalid_in_every_rpc(node: NodeProcess) -> None
         lambda: node.stub.NodeUnpublishVolume(csi_pb2.NodeUnpublishVolumeRequest(volume_id="v")),
         lambda: node.stub.NodeExpandVolume(csi_pb2.NodeExpandVolumeRequest(volume_path="/t")),
         lambda: node.stub.NodeExpandVolume(csi_pb2.NodeExpandVolumeRequest(volume_id="v")),
+        lambda: node.stub.NodeGetVolumeStats(csi_pb2.NodeGetVolumeStatsRequest(volume_path="/t")),
+        lambda: node.stub.NodeGetVolumeStats(csi_pb2.NodeGetVolumeStatsRequest(volume_id="v")),
         lambda: node.stub.NodeStageVolume(csi_pb2.NodeStageVolumeRequest(volume_id="v")),
         lambda: node.stub.NodeUnstageVolume(csi_pb2.NodeUnstageVolumeRequest(volume_id="v")),
         lambda: node.stub.NodeUnstageVolume(csi_pb2.NodeUnstageVolumeRequest(staging_target_path="/s")),
@@ -80,14 +82,14 @@ def test_empty_ids_and_paths_are_invalid_in_every_rpc(node: NodeProcess) -> None
 
 
 def test_unknown_volumes(node: NodeProcess) -> None:
-    """Contract 9: unpublish and unstage OK, expand NOT_FOUND; stats are not offered."""
+    """Contract 9: unpublish and unstage OK, expand and stats NOT_FOUND."""
     unknown = "/var/lib/kubelet/unknown"
     node.stub.NodeUnpublishVolume(csi_pb2.NodeUnpublishVolumeRequest(volume_id="v", target_path=unknown))
     node.stub.NodeUnstageVolume(csi_pb2.NodeUnstageVolumeRequest(volume_id="v", staging_target_path=unknown))
     expand = csi_pb2.NodeExpandVolumeRequest(volume_id="v", volume_path=unknown)
     assert _code(lambda: node.stub.NodeExpandVolume(expand)) is _Code.NOT_FOUND
     stats = csi_pb2.NodeGetVolumeStatsRequest(volume_id="v", volume_path=unknown)
-    assert _code(lambda: node.stub.NodeGetVolumeStats(stats)) is _Code.UNIMPLEMENTED
+    assert _code(lambda: node.stub.NodeGetVolumeStats(stats)) is _Code.NOT_FOUND
 
 
 def test_tokens_and_secrets_reach_neither_log_nor_status(node: NodeProcess) -> None:
