@@ -124,7 +124,8 @@ class Guests:
             FailedPrecondition: its guest refused, or can't; nothing has changed (:data:`GUEST_CODES`).
         """
         request = agent_pb2.ResizeVolumeRequest(volume_guest_path=_guest_path(disk_id), size=size_bytes)
-        self._ask(sandbox_ids, "ResizeVolume", request.SerializeToString(), seconds)
+        if self._ask(sandbox_ids, "ResizeVolume", request.SerializeToString(), seconds):
+            raise Unavailable("the guest's ResizeVolume response is not empty, so it is another call's")
 
     def _ask(self, sandbox_ids: Sequence[str], method: str, payload: bytes, seconds: float) -> bytes:
         """The payload of the guest that has the volume. Each guest gets an equal share of the time left."""
