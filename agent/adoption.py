@@ -8,7 +8,6 @@ the image that a record authenticates, and its data begins at 4 MiB or later.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +15,12 @@ from agent.block_device import BlockDevice
 from agent.commands import Runner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, Record, RecordKey, State, image_in_place
 from agent.errors import Refused
+from agent.header_copy import header_copy
 from agent.header_guard import GenuineHeader, write_record
 from agent.luks2 import Header, HeaderError, newest_valid
 from agent.luks2_profile import FOREIGN, AuditedHeader, audit, require_equal_copies
 from agent.policy import VolumeRules
 from agent.unlock_turn import unlock_turn
-
-_UNLOCK_SECONDS = 120.0
-_WRONG_KEY = 2
 
 
 def adopt(
@@ -60,10 +57,15 @@ def adopt(
     return GenuineHeader(image, audited, record, slot=0, in_place=True, backed=False)
 
 
-def _require_room(header: Header, audited: AuditedHeader) -> None:
+def used_bytes(header: Header) -> int:
+    """Up to where the header's keyslots reach, from offset 0."""
     keyslots: Mapping[str, Mapping[str, Any]] = header.metadata["keyslots"]
     areas = (keyslot["area"] for keyslot in keyslots.values())
-    used = max(int(area["offset"]) + int(area["size"]) for area in areas)
+    return max(int(area["offset"]) + int(area["size"]) for area in areas)
+
+
+def _require_room(header: Header, audited: AuditedHeader) -> None:
+    used = used_bytes(header)
     if used > IMAGE_BYTES or audited.data_offset_bytes < HEADER_AREA_BYTES:
         raise Refused(
             "adoption-no-room",
@@ -75,24 +77,10 @@ def _require_room(header: Header, audited: AuditedHeader) -> None:
 
 def _require_key_opens(image: bytes, audited: AuditedHeader, released_key: bytes, runner: Runner) -> None:
     """Try the key on the copy in memory: the disk could show another header to cryptsetup."""
-    memory = os.memfd_create("luks-header", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(memory, audited.data_offset_bytes + HEADER_AREA_BYTES)
-        os.pwrite(memory, image, 0)
-        with unlock_turn(audited):
-            result = runner.run(
-                [
-                    *("cryptsetup", "open", "--test-passphrase"),
-                    *("--type", "luks2"),
-                    *("--key-file", "-"),
-                    f"/proc/self/fd/{memory}",
-                ],
-                stdin=released_key,
-                expected=(0, _WRONG_KEY),
-                timeout=_UNLOCK_SECONDS,
-                pass_fds=[memory],
-            )
-    finally:
-        os.close(memory)
-    if result.code == _WRONG_KEY:
+    with (
+        unlock_turn(audited),
+        header_copy(runner, image, data_offset=audited.data_offset_bytes) as copy,
+    ):
+        opens = copy.opens(released_key)
+    if not opens:
         raise Refused("adoption-key", "the released key does not open the volume that is to be adopted")

@@ -63,6 +63,15 @@ class Unformatted:
     claimed: bool
 
 
+def read_area(device: BlockDevice) -> bytes:
+    """The header area of a device; what one that is too small lacks reads as zeros.
+
+    Raises:
+        Unavailable: the disk returned an error.
+    """
+    return device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
+
+
 def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unformatted:
     """Judge the first ``HEADER_AREA_BYTES`` of a device of ``device_size`` bytes.
 

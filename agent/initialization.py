@@ -16,33 +16,25 @@ Each write is flushed before the next begins.
 
 from __future__ import annotations
 
-import os
-
 from agent.adoption import adopt
 from agent.blank_check import require_blank
 from agent.block_device import BlockDevice
 from agent.clock import Clock
 from agent.commands import Runner
-from agent.disk_format import (
-    ENCRYPTION_SECTOR_BYTES,
-    HEADER_AREA_BYTES,
-    IMAGE_BYTES,
-    KEYSLOTS_BYTES,
-    METADATA_BYTES,
-    MINIMUM_DEVICE_BYTES,
-    VOLUME_KEY_BYTES,
-    Record,
-    RecordKey,
-    State,
-)
+from agent.disk_format import MINIMUM_DEVICE_BYTES, Record, RecordKey, State
 from agent.errors import Refused
-from agent.header_guard import GenuineHeader, decide, finish_change, replace_header, write_record
+from agent.header_copy import header_copy
+from agent.header_guard import (
+    GenuineHeader,
+    decide,
+    finish_change,
+    read_area,
+    replace_header,
+    write_record,
+)
 from agent.luks2 import newest_valid
-from agent.luks2_profile import CIPHER, FORMAT_1, audit
+from agent.luks2_profile import FORMAT_1, audit
 from agent.policy import VolumeRules
-
-_SECTOR_BYTES = 512
-_PBKDF2_ITERATIONS = 1000
 
 
 def obtain_header(
@@ -58,7 +50,7 @@ def obtain_header(
             (``policy-uuid``, ``format-forbidden``); nothing was written.
         Unavailable: cryptsetup or the device failed; a later call carries on.
     """
-    area = device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
+    area = read_area(device)
     key = RecordKey(released_key)
     try:
         found = decide(area, key, device.size)
@@ -67,12 +59,37 @@ def obtain_header(
             raise
         found = adopt(device, area, released_key, runner, rules)
     if isinstance(found, GenuineHeader):
-        rules.require_uuid(found.audited.uuid)
-        if found.record.state is not State.READY:
-            rules.require_format()
+        require_allowed(found, rules)
         return found if rules.read_only else finish_change(device, key, found)
+    return initialize_blank(device, released_key, runner, clock, rules, claimed=found.claimed)
+
+
+def require_allowed(found: GenuineHeader, rules: VolumeRules) -> None:
+    """Raises Refused if ``rules`` demand another volume (``policy-uuid``), or one that is finished
+    (``format-forbidden``).
+    """
+    rules.require_uuid(found.audited.uuid)
+    if found.record.state is not State.READY:
+        rules.require_format()
+
+
+def initialize_blank(
+    device: BlockDevice,
+    released_key: bytes,
+    runner: Runner,
+    clock: Clock,
+    rules: VolumeRules,
+    *,
+    claimed: bool,
+) -> GenuineHeader:
+    """``initialize`` a disk that seems to be blank, after making sure that it is, and may be formatted.
+
+    Raises:
+        Refused: it is not blank (``not-blank``), or ``rules`` forbid it (``format-forbidden``).
+        Unavailable: as ``initialize``.
+    """
     rules.require_format()
-    require_blank(device, clock, claimed=found.claimed)
+    require_blank(device, clock, claimed=claimed)
     return initialize(device, released_key, runner)
 
 
@@ -107,35 +124,7 @@ def initialize(device: BlockDevice, released_key: bytes, runner: Runner) -> Genu
 
 
 def make_header_image(released_key: bytes, runner: Runner) -> bytes:
-    """A fresh LUKS2 header of ``IMAGE_BYTES``, made by cryptsetup in memory: a new volume key, one keyslot.
-
-    The released key is random, so the keyslot needs no slow key derivation.
-    """
-    memory = os.memfd_create("luks-header", os.MFD_CLOEXEC)
-    try:
-        # cryptsetup wants room for data behind the header; the file stays sparse.
-        os.ftruncate(memory, 2 * HEADER_AREA_BYTES)
-        runner.run(
-            [
-                "cryptsetup",
-                "luksFormat",
-                "--batch-mode",
-                *("--type", "luks2"),
-                *("--cipher", CIPHER),
-                *("--key-size", str(VOLUME_KEY_BYTES * 8)),
-                *("--sector-size", str(ENCRYPTION_SECTOR_BYTES)),
-                *("--luks2-metadata-size", str(METADATA_BYTES)),
-                *("--luks2-keyslots-size", str(KEYSLOTS_BYTES)),
-                *("--offset", str(HEADER_AREA_BYTES // _SECTOR_BYTES)),
-                *("--hash", "sha256"),
-                *("--pbkdf", "pbkdf2"),
-                *("--pbkdf-force-iterations", str(_PBKDF2_ITERATIONS)),
-                *("--key-file", "-"),
-                f"/proc/self/fd/{memory}",
-            ],
-            stdin=released_key,
-            pass_fds=[memory],
-        )
-        return os.pread(memory, IMAGE_BYTES, 0)
-    finally:
-        os.close(memory)
+    """A fresh LUKS2 header of ``IMAGE_BYTES``, made in memory: a new volume key, one keyslot."""
+    with header_copy(runner) as copy:
+        copy.format(released_key)
+        return copy.image()

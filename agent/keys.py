@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from agent.errors import Refused
@@ -23,6 +24,14 @@ class KeySource(Protocol):
 
     def get_resource(self, uri: str) -> bytes:
         """The bytes that the key broker holds under ``uri``."""
+
+
+@dataclass(frozen=True)
+class ReleasedKey:
+    """A key, and the id that it was released under. ``repr`` does not show the key."""
+
+    key_id: str
+    value: bytes = field(repr=False)
 
 
 def key_uri(key_id: str) -> str:

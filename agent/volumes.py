@@ -26,11 +26,11 @@ from agent.disk_format import RecordKey, State
 from agent.errors import AgentError, Refused, Unavailable
 from agent.filesystem import Filesystems, MountOptions, apply_fs_group, mounted_at
 from agent.header_guard import GenuineHeader, update_record
-from agent.initialization import obtain_header
-from agent.keys import fetch_key, key_uri
+from agent.keys import ReleasedKey, fetch_key, key_uri
 from agent.measurement import Measurements, VolumeEvent
 from agent.plain import PlainMappings, needs_filesystem
 from agent.policy import Encryption, Measurement, Policy, VolumeRules, rules_for
+from agent.rotation import KeyedHeader, KeyedHeaders
 from agent.shield import Shields, key_mark
 from agent.unlock_turn import unlock_turn
 from agent.volume_lock import STATE_ROOT, volume_lock
@@ -117,6 +117,7 @@ class Volumes:
         self._shields = Shields(self._mapper)
         self._plain = PlainMappings(self._mapper)
         self._filesystems = Filesystems(runner)
+        self._headers = KeyedHeaders(hub, runner, clock)
         self._measurements = Measurements()
 
     def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
@@ -233,10 +234,11 @@ class Volumes:
         return opened
 
     def _open_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume:
-        key = fetch_key(self._hub, volume.key_id)
+        current = ReleasedKey(volume.key_id, fetch_key(self._hub, volume.key_id))
         with self._raw(disk, writable=not rules.read_only, exclusive=True) as device:
-            header = obtain_header(device, key, self._runner, self._clock, rules)
-        opened = self._open(volume, rules, disk, header)
+            keyed = self._headers.obtain(device, current, rules)
+        header, key = keyed.header, keyed.key.value
+        opened = self._open(volume, rules, disk, keyed)
         if rules.discard:
             with unlock_turn(header.audited):
                 self._mapper.allow_discards(opened.mapping.name, key)
@@ -261,18 +263,17 @@ class Volumes:
         if group is not None:
             apply_fs_group(Path(volume.mount_directory), group)
 
-    def _open(
-        self, volume: CloudVolume, rules: VolumeRules, disk: Disk, header: GenuineHeader
-    ) -> _OpenVolume:
+    def _open(self, volume: CloudVolume, rules: VolumeRules, disk: Disk, keyed: KeyedHeader) -> _OpenVolume:
         """Open the volume through the data hub, from the checked header, and verify what came of it."""
-        shield = self._shields.build(volume.mapper_name, disk, header.image, volume.key_id)
+        # Marked by the key that the containers name, also where the previous one opens it.
+        shield = self._shields.build(volume.mapper_name, disk, keyed.header.image, volume.key_id)
         link = STATE_ROOT / f"{volume.name}.link"
         link.unlink(missing_ok=True)
         try:
-            with unlock_turn(header.audited):
+            with unlock_turn(keyed.header.audited):
                 self._hub.open_encrypted(
                     device_path=str(shield.path),
-                    key_uri=key_uri(volume.key_id),
+                    key_uri=key_uri(keyed.key.key_id),
                     mapper_name=volume.mapper_name,
                     link_path=str(link),
                 )
