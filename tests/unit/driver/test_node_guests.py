@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import driver
 from driver.errors import Aborted, DriverError, FailedPrecondition, NotFound, Unavailable, bounded
-from driver.guests import Guests
+from driver.guests import GUEST_CODES, Guests
 from driver.node import NodeService
 from driver.pod_sockets import PodSockets
 from proto import agent_pb2, csi_pb2
@@ -246,6 +247,13 @@ def test_no_code_of_a_guest_ends_an_expansion_for_good(rig: Rig, code: int, meth
     assert caught.value.code is (
         grpc.StatusCode.FAILED_PRECONDITION if reached_and_can_not else grpc.StatusCode.UNAVAILABLE
     )
+
+
+def test_the_table_of_codes_is_the_documented_one() -> None:
+    page = (Path(driver.__file__).parents[1] / "docs/version-skew.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()]
+    told = {row[1].split()[0]: row[2].strip("`") for row in rows if len(row) > 3 and row[1][:1].isdigit()}
+    assert told == {str(code): meaning.error.code.name for code, meaning in GUEST_CODES.items()}
 
 
 def test_a_plain_kata_agent_is_told_from_a_refusal(rig: Rig) -> None:
