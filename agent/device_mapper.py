@@ -127,6 +127,7 @@ class DeviceMapper:
         mapping = self.find(name)
         if mapping is None:
             raise Unavailable("mapping-missing", f"{name} was made, but it does not show in sysfs")
+        _make_node(mapping)
         return mapping
 
     def replace_table(self, name: str, targets: Sequence[Target]) -> None:
@@ -266,8 +267,18 @@ def _node(name: str, number: str, kernel_name: str) -> Path:
     return Path("/dev") / kernel_name
 
 
+def _make_node(mapping: Mapping) -> None:
+    """Make the node in which cryptsetup looks for the device under an open volume; udev may come later."""
+    if mapping.path.parent == _CONTROL.parent:
+        return
+    _remove_node(mapping.name)
+    major, minor = map(int, mapping.number.split(":"))
+    with suppress(FileExistsError):
+        os.mknod(_CONTROL.parent / mapping.name, stat.S_IFBLK | 0o600, os.makedev(major, minor))
+
+
 def _remove_node(name: str) -> None:
-    """Remove the node that libdevmapper made for a mapping where there is no udev, which makes a link."""
+    """Remove the node of a mapping where it is one, and not a link of udev's, which removes it itself."""
     node = _CONTROL.parent / name
     with suppress(FileNotFoundError):
         if stat.S_ISBLK(node.lstat().st_mode):
