@@ -133,11 +133,16 @@ class Hypervisor:
         libvirt.registerErrorHandler(_ignore_libvirt_error, None)
         self._connection = self._connect()
 
+    @property
+    def uri(self) -> str:
+        """By which others connect to this libvirtd."""
+        return f"qemu+unix:///system?socket={self.state}/run/libvirt/libvirt-sock"
+
     def _connect(self, *, timeout: float = 30.0) -> libvirt.virConnect:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                return libvirt.open(f"qemu+unix:///system?socket={self.state}/run/libvirt/libvirt-sock")
+                return libvirt.open(self.uri)
             except libvirt.libvirtError as error:
                 if self._supervisor.poll() is not None or time.monotonic() > deadline:
                     logs = [self.state / "supervisor.log", self.state / "libvirtd.log"]

@@ -1,0 +1,169 @@
+"""Connections to one libvirt host, and calls over them that end in time.
+
+A call of libvirt can't be interrupted: it returns when the daemon answers, or when the connection is found
+dead. So each operation runs in a thread of its own, its caller waits no longer than the deadline, and a
+connection on which keep-alive messages go unanswered is closed, which ends the calls that hang on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+import libvirt
+
+from providers.deadline import Deadline
+from providers.errors import UnavailableError
+from providers.libvirt.failures import code_of, translated
+
+Result = TypeVar("Result")
+Connect = Callable[[], libvirt.virConnect]
+"""Opens a connection; raises ``libvirt.libvirtError``."""
+
+_KEEP_ALIVE_SECONDS = 5
+_KEEP_ALIVE_MISSED = 3
+_POLL_SECONDS = 0.25
+
+_log = logging.getLogger(__name__)
+_event_loop_lock = threading.Lock()
+_event_loop_process = 0
+
+
+def opener(uri: str) -> Connect:
+    """How to open connections to ``uri`` that notice when the other side is gone."""
+
+    def connect() -> libvirt.virConnect:
+        _start_event_loop()
+        connection = libvirt.open(uri)
+        # Not every driver has a wire to watch (test:///default has none).
+        with suppress(libvirt.libvirtError):
+            connection.setKeepAlive(_KEEP_ALIVE_SECONDS, _KEEP_ALIVE_MISSED)
+        return connection
+
+    return connect
+
+
+class Connections:
+    """One connection, opened when it is needed and again when it is lost. Thread-safe."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._shared: libvirt.virConnect | None = None
+
+    def run(
+        self, work: Callable[[libvirt.virConnect], Result], deadline: Deadline, *, own: bool = False
+    ) -> Result:
+        """What ``work`` returns, given a connection. It goes on by itself when the deadline passes.
+
+        Args:
+            own: on a connection of its own, for long calls: the daemon works on a few calls of a connection
+                at a time.
+
+        Raises:
+            DeadlineError: it took longer. UnavailableError: libvirt can't be reached, or the connection was
+                lost. Whatever ``work`` raises.
+        """
+        deadline.check()
+        operation = _Operation(lambda: self._on_own(work) if own else self._on(self._usable(), work))
+        operation.start()
+        while not operation.ended.wait(min(_POLL_SECONDS, deadline.remaining())):
+            deadline.check()
+        operation.join()
+        return operation.result()
+
+    def _on_own(self, work: Callable[[libvirt.virConnect], Result]) -> Result:
+        connection = self._open()
+        try:
+            return self._on(connection, work)
+        finally:
+            with suppress(libvirt.libvirtError):
+                connection.close()
+
+    def _on(self, connection: libvirt.virConnect, work: Callable[[libvirt.virConnect], Result]) -> Result:
+        try:
+            return work(connection)
+        except libvirt.libvirtError as error:
+            if _is_alive(connection):
+                raise translated(error, "asking the libvirt host") from error
+            raise UnavailableError(
+                f"the connection to libvirt was lost ({code_of(error)}); call again, and if that does not "
+                "help look after libvirtd and the network"
+            ) from error
+
+    def _usable(self) -> libvirt.virConnect:
+        with self._lock:
+            if self._shared is None or not _is_alive(self._shared):
+                self._shared = self._open()
+            return self._shared
+
+    def _open(self) -> libvirt.virConnect:
+        try:
+            return self._connect()
+        except libvirt.libvirtError as error:
+            raise UnavailableError(
+                f"libvirt could not be reached ({code_of(error)}: {str(error)[:300]}); check LIBVIRT_URI and "
+                "that libvirtd runs"
+            ) from error
+
+
+class _Operation(threading.Thread, Generic[Result]):
+    """Work in a thread of its own, which never keeps the process from ending."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        super().__init__(name="libvirt-operation", daemon=True)
+        self.ended = threading.Event()
+        self._work = work
+        self._result: Result
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def result(self) -> Result:
+        """What the work returned, or raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def _is_alive(connection: libvirt.virConnect) -> bool:
+    try:
+        return bool(connection.isAlive())
+    except libvirt.libvirtError:
+        return False
+
+
+def _start_event_loop() -> None:
+    """libvirt's event loop, once in a process: it sends and watches the keep-alive messages."""
+    global _event_loop_process  # noqa: PLW0603 - the library's loop is one for the process
+    with _event_loop_lock:
+        if _event_loop_process == os.getpid():
+            return
+        libvirt.registerErrorHandler(_ignore, None)
+        libvirt.virEventRegisterDefaultImpl()
+        threading.Thread(target=_run_event_loop, name="libvirt-events", daemon=True).start()
+        _event_loop_process = os.getpid()
+
+
+def _run_event_loop() -> None:
+    while True:
+        try:
+            libvirt.virEventRunDefaultImpl()
+        except libvirt.libvirtError as error:
+            _log.error("libvirt's event loop: error %s; lost connections are noticed late", code_of(error))
+            time.sleep(1.0)
+
+
+def _ignore(_context: object, _error: object) -> None:
+    """libvirt's own handler prints each error on top of raising it."""
