@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import sys
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ import click
 from agent.errors import Refused
 from agent.keys import MIN_KEY, key_uri
 
+_OUTPUT: Final = 1
 _AUTHORIZATION_FILE: Final = "kbs-admin.header"
 _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -37,13 +37,13 @@ def new(key_id: str, kbs_url: str) -> None:
     except Refused as refused:
         raise click.ClickException(str(refused)) from None
     upload = _upload_command(key_id, kbs_url)
-    if not _is_pipe(sys.stdout.fileno()):
+    if not _is_pipe(_OUTPUT):
         make = shlex.join(["confidential-csi", "key", "new", key_id, "--kbs-url", kbs_url])
         click.echo(_instructions(f"{make} \\\n  | {upload}", kbs_url), err=True)
         raise click.ClickException("standard output is not a pipe: no key was made, nothing was written")
     click.echo(f"A new key for {key_id} goes to the pipe. The request that stores it:\n  {upload}", err=True)
     try:
-        _write(sys.stdout.fileno(), os.urandom(MIN_KEY))
+        _write(_OUTPUT, os.urandom(MIN_KEY))
     except BrokenPipeError:
         raise click.ClickException(
             "the other end of the pipe went away before it took the key; see its error, then make a new key"
@@ -90,7 +90,10 @@ def _instructions(pipeline: str, kbs_url: str) -> str:
 
 def _is_pipe(descriptor: int) -> bool:
     """A terminal would show the key, a file would keep it."""
-    mode = os.fstat(descriptor).st_mode
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:  # closed
+        return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 

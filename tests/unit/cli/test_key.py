@@ -145,6 +145,19 @@ def test_a_terminal_gets_a_hint_and_no_key() -> None:
         assert words in finished.stderr
 
 
+def test_a_closed_standard_output_gets_no_key(tmp_path: Path) -> None:
+    """Whatever is opened next would get its number, and the key."""
+    finished = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{COMMAND}" key new "{KEY_ID}" --kbs-url https://kbs >&-'],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=20,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert b"not a pipe" in finished.stderr
+
+
 def test_a_reader_that_went_away_is_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
