@@ -12,7 +12,7 @@ from driver.errors import MAXIMUM_MESSAGE_BYTES, PROVIDER_CODES, DriverError, bo
 from proto import csi_pb2
 from providers import errors as provider_errors
 from tests.fakes.memory_provider import MemoryCloud, MemoryProvider, raising
-from tests.unit.driver.rig import Client, controller, refused, serving
+from tests.unit.driver.rig import Client, controller, from_volume, refused, serving
 
 Code = grpc.StatusCode
 
@@ -147,9 +147,12 @@ def test_an_error_once_the_create_may_be_sent_is_not_final(
 def test_an_unplanned_error_before_anything_was_sent_is_internal() -> None:
     """Field case A11."""
     cloud = MemoryCloud()
-    cloud.before["get_volume_info"].append(raising(KeyError("bug")))
-    with controller(MemoryProvider(cloud)) as client, refused(Code.INTERNAL):
-        client.create()
+    with controller(MemoryProvider(cloud)) as client:
+        source = from_volume(client.create("source").volume_id)
+        cloud.before["get_volume_info"].append(raising(KeyError("bug")))
+        with refused(Code.INTERNAL):
+            client.create("copy", source=source)
+    assert len(cloud.volumes) == 1
 
 
 def test_absent_fields_are_no_errors() -> None:
