@@ -91,7 +91,8 @@ def key_opens(area: bytes, key: bytes, folder: Path) -> bool:
     copy = folder / "copy.img"
     with copy.open("wb") as file:
         file.write(area)
-        file.truncate(2 * HEADER_AREA_BYTES)
+        # cryptsetup wants room for data: that of a volume of another tool begins at 16 MiB.
+        file.truncate(8 * HEADER_AREA_BYTES)
     done = subprocess.run(
         ["cryptsetup", "open", "--test-passphrase", "--key-file", "-", str(copy)],
         input=key,
