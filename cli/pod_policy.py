@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from agent.container_mounts import ContainerMount, refuse_uncovered
 from agent.errors import Refused
 from agent.keys import key_uri
-from agent.mount_point import checked_mount_point
+from agent.mount_point import checked_mount_point, checked_path
+from agent.policy import Policy, VolumeRules
 from driver.key_template import METADATA, TemplateError, expand, placeholders
 
 DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
@@ -105,14 +107,21 @@ def write_policy(pod_file: Sequence[Manifest], documents: Sequence[Manifest]) ->
     if not (workload.get("metadata") or {}).get("namespace") and _depends_on_namespace(claims, cluster):
         cluster.notes.append("the manifest names no namespace; the keys are those of namespace default")
     group = (pod.get("securityContext") or {}).get("fsGroup")
-    tables = [
-        table
-        for mount in _mounts(pod, claims)
-        if (table := _table(mount, claims[mount.volume], cluster, group)) is not None
-    ]
+    tables: dict[str, str] = {}
+    for mount in _mounts(pod, claims):
+        table = _table(mount, claims[mount.volume], cluster, group)
+        if table is not None:
+            tables[mount.destination] = table
+    others = _other_mounts(pod, claims, tables)
+    if others:
+        cluster.notes.append(
+            "other-mounts holds places at which the host decides what is there: see to it that nothing "
+            "confidential is written to them"
+        )
     name = (workload.get("metadata") or {}).get("name", "")
     head = f"# Volumes of {workload.get('kind')} {json.dumps(name)} in namespace {json.dumps(namespace)}.\n"
-    text = head + "version = 1\n\n" + ("\n".join(tables) or "[volumes]\n")
+    listed = f"other-mounts = [{', '.join(map(_quoted, others))}]\n" if others else ""
+    text = head + f"version = 1\n{listed}\n" + ("\n".join(tables.values()) or "[volumes]\n")
     return Written(text, tuple(cluster.notes))
 
 
@@ -181,6 +190,30 @@ def _mounts(pod: Manifest, claims: Mapping[str, object]) -> list[_Mount]:
             # A container that writes decides.
             mounts[destination] = replace(mount, read_only=mount.read_only and other.read_only)
     return list(mounts.values())
+
+
+def _other_mounts(pod: Manifest, claims: Mapping[str, object], named: Collection[str]) -> list[str]:
+    """The places of the pod's other mounts that the guest would refuse if they were not named."""
+    policy = Policy({destination: VolumeRules() for destination in named})
+    csi = {volume["name"] for volume in pod.get("volumes") or () if "csi" in volume} | claims.keys()
+    found: set[str] = set()
+    for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
+        for entry in container.get("volumeMounts") or ():
+            try:
+                destination = checked_path(entry["mountPath"], f"volume {entry['name']}")
+            except Refused as refused:
+                raise CannotWrite(str(refused)) from None
+            if destination in named:
+                continue
+            # What kubelet binds there.
+            source = "/volumes/kubernetes.io~csi/x" if entry["name"] in csi else "/x"
+            if entry.get("subPath") or entry.get("subPathExpr"):
+                source = "/volume-subpaths/x"
+            try:
+                refuse_uncovered(policy, [ContainerMount(destination, source)])
+            except Refused:
+                found.add(destination)
+    return sorted(found)
 
 
 def _table(mount: _Mount, claim: _Claim, cluster: _Cluster, group: int | None) -> str | None:

@@ -244,6 +244,27 @@ def test_claims_of_other_drivers_are_left_out(writer: Writer) -> None:
     assert writer.rules(pod(mount()), claim(), storage_class(provisioner="other")) == {}
 
 
+def test_what_the_guest_would_refuse_beside_the_volumes_is_named(writer: Writer) -> None:
+    """A configuration within the volume, a subPath, another driver's volume; nothing that is fine."""
+    workload = pod(
+        mount(),
+        mount("/data/conf/", "conf"),
+        mount("/etc/app.conf", "conf", subPath="app.conf"),
+        mount("/secrets", "store"),
+        mount("/etc/conf", "conf"),
+    )
+    workload["spec"]["volumes"] += [
+        {"name": "conf", "configMap": {"name": "x"}},
+        {"name": "store", "csi": {"driver": "secrets-store.csi.k8s.io"}},
+    ]
+    result = writer.run(workload, claim(), storage_class())
+    parsed = parse_policy(result.stdout)
+    assert isinstance(parsed, Policy)
+    assert parsed.other_mounts == {"/data/conf", "/etc/app.conf", "/secrets"}
+    assert "Note: other-mounts" in result.stderr
+    assert "other-mounts" not in writer.run(pod(mount()), claim(), storage_class()).output
+
+
 def test_one_claim_at_two_paths_and_in_two_containers(writer: Writer) -> None:
     rules = writer.rules(pod(mount("/a"), mount("/a/"), mount("/b")))
     assert set(rules) == {"/a", "/b"}
