@@ -29,6 +29,8 @@ DEFAULT_ROOT = Path("/run/kata-containers/shared/direct-volumes")
 MAXIMUM_NAME_BYTES = 255
 _MAXIMUM_FILE_BYTES = 64 * 1024
 _MAXIMUM_SANDBOXES = 16
+_VOLUMES_OF_POD = "/volumes/kubernetes.io~csi/"
+"""In a target path of kubelet's, this follows the pod's directory."""
 _WORK_PREFIX = ".confidential-csi-"
 """Starts with a character outside the base64 alphabet: CAA and Kata can't take it for a record."""
 
@@ -116,6 +118,10 @@ class DirectVolumes:
             return None
         return self._read(name)
 
+    def target_paths(self) -> list[str]:
+        """The target paths of all records, sorted; empty also if the root is missing."""
+        return sorted(path for name in _entry_names(self.root) if (path := _target_path(name)) is not None)
+
     def sandbox_ids(self, target_path: str) -> tuple[str, ...]:
         """The sandboxes that Kata noted beside the record, by an empty file each.
 
@@ -139,6 +145,17 @@ class DirectVolumes:
         if len(found) > _MAXIMUM_SANDBOXES:
             raise mountinfo.Damaged(f"{len(found)} sandboxes are noted beside it")
         return tuple(sorted(found))
+
+    def sandboxes_of_other_pods(self, target_path: str) -> frozenset[str]:
+        """Sandboxes that are noted beside records of other pods than this path's: they are not its own."""
+        pod = target_path.partition(_VOLUMES_OF_POD)[0]
+        found: set[str] = set()
+        for name in _entry_names(self.root):
+            path = _target_path(name)
+            if path is not None and path.partition(_VOLUMES_OF_POD)[0] != pod:
+                with suppress(OSError):  # no directory: no record
+                    found |= _entry_names(self.root / name)
+        return frozenset(found)
 
     def published_at(self, target_path: str) -> int:
         """When the record was put in place, in nanoseconds since the epoch; 0 when it was repaired since, or

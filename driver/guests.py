@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -78,21 +78,21 @@ class Guests:
     def __init__(self, pods: PodSockets) -> None:
         self._pods = pods
 
-    def that_may_use(self, noted: Sequence[str], published_at_ns: int) -> tuple[str, ...]:
-        """Ids of the sandboxes that may have mounted a volume; empty when none can.
+    def that_may_use(self, published_at_ns: int, of_other_pods: Container[str]) -> tuple[str, ...]:
+        """Ids of the sandboxes that may have mounted a volume beside which none is noted; often none.
 
-        Kata's Go runtime notes the sandbox beside the record (``noted``). The one in Rust notes none; but
-        kubelet makes a sandbox only after publishing its pod's volumes, so no older one comes into question.
+        Kata's Go runtime notes the sandbox before it uses the volume. The one in Rust notes nothing; but
+        kubelet makes a sandbox only after publishing its pod's volumes, so no older one comes into question,
+        nor one of those known to be ``of_other_pods``.
 
         Raises:
             Unavailable: the system does not let us look.
         """
-        if noted:
-            return tuple(noted)
         try:
-            return self._pods.made_since(published_at_ns)
+            young = self._pods.made_since(published_at_ns)
         except ttrpc.NoAnswer as error:
             raise Unavailable(f"can't tell which PodVMs run on this node: {error}") from error
+        return tuple(one for one in young if one not in of_other_pods)
 
     def stats(
         self, sandbox_ids: Sequence[str], disk_id: str, seconds: float

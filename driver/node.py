@@ -181,7 +181,10 @@ class NodeService:
                 f"the record of {volume_path!r} is damaged ({error}); publishing again repairs it, and "
                 "starting the pod again removes what does not belong there"
             ) from error
-        return info, self._guests.that_may_use(noted, self._volumes.published_at(volume_path))
+        if noted:
+            return info, noted
+        others = self._volumes.sandboxes_of_other_pods(volume_path)
+        return info, self._guests.that_may_use(self._volumes.published_at(volume_path), others)
 
     def _target(self, target_path: str) -> PublishTarget:
         target = PublishTarget.parse(target_path)

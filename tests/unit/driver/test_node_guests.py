@@ -24,7 +24,7 @@ from driver.pod_sockets import PodSockets
 from proto import agent_pb2, csi_pb2
 from tests.fakes.podvm import HEADER_AREA, PodVm
 from tests.peers.ttrpc_raw import scripted_server
-from tests.unit.driver.node_support import Worker, expand, publish, stats, unpublish
+from tests.unit.driver.node_support import POD_UID, Worker, expand, publish, stats, unpublish
 
 GIB = 1 << 30
 DISK = "disk-1"
@@ -226,6 +226,24 @@ def test_without_a_note_and_no_guest_that_has_it_nothing_is_claimed(rig: Rig) ->
         rig.expand()
 
 
+def test_another_pod_s_sandbox_does_not_hold_up_a_mount(rig: Rig) -> None:
+    """It started between this publish and kubelet's expansion; Kata noted it beside its own volume. With the
+    pod's own sandbox noted beside another of the pod's volumes, the guest is asked."""
+    other = rig.vm("other", mounted=False)
+    rig.node.record("/no/directory").touch()
+    for uid in ("22222222-2222-3333-4444-555555555555", POD_UID):
+        target = rig.node.target("pvc-2", uid)
+        publish(rig.plugin, target, volume_id=f"local:{uid}", context={"cloud-volume-path": f"disk-{uid}"})
+        (rig.node.record(target) / "other").touch()
+        if uid != POD_UID:
+            assert rig.expand() == 2 * GIB
+            assert not other.calls
+            unpublish(rig.plugin, target, volume_id=f"local:{uid}")
+    with pytest.raises(Unavailable):
+        rig.expand()
+    assert other.calls
+
+
 def test_a_repaired_record_makes_every_sandbox_one_that_may_have_it(rig: Rig) -> None:
     """Since when the volume is published is not known any more, so nothing is ruled out."""
     vm = rig.vm("a", older=True)
@@ -396,7 +414,7 @@ def test_only_sandboxes_with_a_socket_are_seen(tmp_path: Path) -> None:
         assert "a" in sockets.made_since(made)
     (tmp_path / "root").touch()
     with pytest.raises(Unavailable, match="can't tell"):
-        Guests(PodSockets(tmp_path / "root")).that_may_use((), 0)
+        Guests(PodSockets(tmp_path / "root")).that_may_use(0, ())
 
 
 def test_a_socket_deep_below_a_long_path_is_reached(tmp_path: Path) -> None:
