@@ -12,7 +12,7 @@ from providers.aws.batching import Batcher
 from providers.aws.failures import NO_SNAPSHOT, NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
-from providers.aws.volumes import may_exist, tag_specification
+from providers.aws.volumes import may_exist, tag_specification, wait_until_gone
 from providers.deadline import Deadline
 from providers.errors import OutcomeUnknownError, UnavailableError, VolumeNotFoundError
 
@@ -105,6 +105,7 @@ class Snapshots:
                 raise as_provider_error("DeleteSnapshot", error) from error
         except NoAnswer as error:
             raise UnavailableError(f"DeleteSnapshot: {error}; it is tried again") from error
+        wait_until_gone(self._region.snapshots_by_id, snapshot_id, self._region.settings.timings, deadline)
 
     def _take(
         self, found_by: ByKey, key: str, source: VolumeRecord, tags: Mapping[str, str], deadline: Deadline

@@ -6,19 +6,23 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
+from typing import Any
 
 from providers.aws import tags as tag_keys
+from providers.aws.batching import Batcher
 from providers.aws.calls import Answer
 from providers.aws.disk_types import GIB, DiskType
 from providers.aws.failures import NO_SNAPSHOT, NO_VOLUME, USED_BEFORE, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
 from providers.aws.records import USABLE, VolumeRecord
 from providers.aws.region import Region
+from providers.aws.settings import Timings
 from providers.deadline import Deadline
 from providers.errors import (
     AlreadyExistsError,
+    DeadlineError,
     InUseError,
     OutcomeUnknownError,
     QuotaExceededError,
@@ -178,6 +182,10 @@ class Volumes:
 
     def delete(self, handle: Handle, record: VolumeRecord | None, deadline: Deadline) -> None:
         """Delete the volume; ``record`` is what :meth:`find` found."""
+        while record is not None and record.state == "creating":
+            record = self._region.volumes_by_id.get(
+                record.volume_id, deadline
+            )  # EC2 refuses until it is made
         if record is not None and record.attached_to:
             raise InUseError(
                 f"the instance {record.attached_to} has {record.volume_id}; delete the pod that uses it"
@@ -188,6 +196,8 @@ class Volumes:
             self._delete(volume_id, deadline)
 
     def _delete(self, volume_id: str, deadline: Deadline) -> None:
+        """Delete it, and wait until answers stop showing it: a creation of its name could take it for its
+        own otherwise."""
         try:
             self._region.ec2.change("delete_volume", deadline, repeatable=True, VolumeId=volume_id)
         except Refused as error:
@@ -195,6 +205,15 @@ class Volumes:
                 raise as_provider_error("DeleteVolume", error) from error
         except NoAnswer as error:
             raise UnavailableError(f"DeleteVolume: {error}; it is tried again") from error
+        wait_until_gone(self._region.volumes_by_id, volume_id, self._region.settings.timings, deadline)
+
+
+def wait_until_gone(batcher: Batcher[Any], key: str, timings: Timings, deadline: Deadline) -> None:
+    """Until EC2's answers stop showing what was deleted, but not for longer than they can lag behind."""
+    until = time.monotonic() + timings.consistency
+    with suppress(UnavailableError, DeadlineError):
+        while time.monotonic() < until and batcher.get(key, deadline) is not None:
+            pass  # the questions pace themselves
 
 
 def check_created_as(record: VolumeRecord, disk_type: DiskType, zone: str) -> None:

@@ -18,6 +18,13 @@ class Backend(ABC):
     """A place where disks live, seen from behind the provider's back; forked processes share it."""
 
     provider_class: ClassVar[type[BlockVolumeProvider]]
+    label: ClassVar[str] = ""
+    """Tells it from another backend of the same provider."""
+
+    @classmethod
+    def test_id(cls) -> str:
+        """Its name in the names of tests."""
+        return "-".join(filter(None, (cls.provider_class.name, cls.label)))
 
     @abstractmethod
     def __init__(self, directory: Path) -> None:

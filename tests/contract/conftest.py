@@ -38,7 +38,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend_class" in metafunc.fixturenames:
         needed = [name for mark in metafunc.definition.iter_markers("needs") for name in mark.args]
         backends = backends_with(*(_INTERFACES[name] for name in needed)) if needed else BACKENDS
-        metafunc.parametrize("backend_class", backends, ids=[b.provider_class.name for b in backends])
+        metafunc.parametrize("backend_class", backends, ids=[b.test_id() for b in backends])
 
 
 @pytest.fixture

@@ -97,17 +97,30 @@ def _cases() -> Iterator[object]:
     for backend in BACKENDS:
         for name, scenario in SCENARIOS.items():
             if all(issubclass(backend.provider_class, interface) for interface in scenario.needs):
-                yield pytest.param(backend, scenario, id=f"{backend.provider_class.name}-{name}")
+                yield pytest.param(backend, scenario, id=f"{backend.test_id()}-{name}")
 
 
 def _state(provider: BlockVolumeProvider) -> tuple[object, ...]:
-    """All that a reader can see, without what differs between runs."""
+    """All that a reader can see, without what differs between runs: names in place of handles."""
+    listed, taken = volumes(provider).items, snapshots(provider).items
+    names = {volume.handle: volume.name for volume in listed}
+    names |= {snapshot.handle: snapshot.name for snapshot in taken}
     return (
-        volumes(provider).items,
-        [
-            (snapshot.handle, snapshot.source_handle, snapshot.size_bytes)
-            for snapshot in snapshots(provider).items
-        ],
+        sorted(
+            (
+                volume.name,
+                volume.size_bytes,
+                volume.created_size_bytes,
+                volume.fs_type,
+                str(volume.encryption),
+                "" if volume.source is None else names.get(volume.source.handle, "gone"),
+            )
+            for volume in listed
+        ),
+        sorted(
+            (snapshot.name, names.get(snapshot.source_handle, "gone"), snapshot.size_bytes)
+            for snapshot in taken
+        ),
     )
 
 

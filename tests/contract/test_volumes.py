@@ -58,7 +58,7 @@ def test_a_new_volume_is_what_was_asked_for(provider: BlockVolumeProvider) -> No
     assert volume.fs_type == "ext4"
     assert volume.source is None
     assert volume.disk_id
-    assert volume.handle == provider.handle_for_name("pvc-1")
+    assert provider.get_volume_info(provider.handle_for_name("pvc-1"), soon()) == volume
     assert provider.get_volume_info(volume.handle, soon()) == volume
     assert provider.volume_exists(volume.handle, soon())
 

@@ -1,0 +1,173 @@
+"""EC2 behind the AWS provider: the strict one of ``tests/fakes``, and moto's server."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from providers.aws import AwsProvider, handles
+from providers.aws.calls import Ec2
+from providers.aws.failures import NotSent
+from providers.aws.settings import Settings, Timings
+from providers.deadline import Deadline
+from tests.contract.backend import Backend
+from tests.fakes.ec2 import Cloud, Ec2Server
+from tests.fakes.ec2.server import clients_of
+
+REGION = "us-east-1"
+
+#: As short as the answers of the strict EC2 lag behind.
+TIMINGS = Timings(consistency=0.1, first_poll=0.005, last_poll=0.02, gather=0.001, merge=0.01, snapshot=0.5)
+SETTINGS = Settings(REGION, zone="us-east-1a", cluster_id="contract", timings=TIMINGS)
+
+
+@functools.cache
+def shared_server() -> Ec2Server:
+    """One server for all backends of the run."""
+    return Ec2Server().__enter__()
+
+
+@functools.cache
+def moto() -> str:
+    """The address of a moto server, for the whole run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", "0"],
+        env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    owner = os.getpid()
+    atexit.register(lambda: process.kill() if os.getpid() == owner else None)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if match := re.search(r"Running on (http://127[^ \n]+)", line):
+            return match[1]
+    raise AssertionError("moto's server did not start")
+
+
+class AwsBackend(Backend):
+    """An EC2 that is stricter than the real one."""
+
+    provider_class = AwsProvider
+
+    def __init__(self, directory: Path) -> None:
+        del directory
+        self.cloud = Cloud()
+        self.url = shared_server().add(self.cloud)
+
+    def connect(self) -> AwsProvider:
+        return AwsProvider(SETTINGS, clients_of(self.url))
+
+    def objects(self) -> list[str]:
+        volumes = (f"volume {one.now.tags.get('Name')}" for one in self.cloud.existing_volumes())
+        snapshots = (f"snapshot {one.tags.get('Name')}" for one in self.cloud.existing_snapshots())
+        self.cloud.settle()
+        return sorted((*volumes, *snapshots))
+
+    @contextmanager
+    def attached(self, handle: str) -> Iterator[None]:
+        parsed = handles.volume(handle)
+        assert parsed is not None
+        self.cloud.attach(parsed.object_id, "i-0123456789abcdef0")
+        self.cloud.settle()
+        try:
+            yield
+        finally:
+            self.cloud.attach(parsed.object_id, "")
+            self.cloud.settle()
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        self.cloud.is_reachable = False
+        try:
+            yield
+        finally:
+            self.cloud.is_reachable = True
+
+    @contextmanager
+    def watched(self, before_step: Callable[[], None]) -> Iterator[None]:
+        """A step is a call that changes something; its answer's arrival is the next one."""
+        with watching_calls(lambda action: not action.startswith("describe"), before_step):
+            yield
+
+
+class MotoBackend(AwsBackend):
+    """moto's EC2, which is kinder than the real one (field case B5)."""
+
+    label = "moto"
+
+    def __init__(self, directory: Path) -> None:
+        del directory
+        self.url = moto()
+        self._client = clients_of(self.url)(REGION)
+        for volume in self._client.describe_volumes()["Volumes"]:
+            if volume["Attachments"]:
+                self._client.detach_volume(VolumeId=volume["VolumeId"])
+            self._client.delete_volume(VolumeId=volume["VolumeId"])
+        for snapshot in self._client.describe_snapshots(OwnerIds=["self"])["Snapshots"]:
+            self._client.delete_snapshot(SnapshotId=snapshot["SnapshotId"])
+
+    def objects(self) -> list[str]:
+        volumes = self._client.describe_volumes()["Volumes"]
+        snapshots = self._client.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        return sorted(
+            [f"volume {_name(one)}" for one in volumes] + [f"snapshot {_name(one)}" for one in snapshots]
+        )
+
+    @contextmanager
+    def attached(self, handle: str) -> Iterator[None]:
+        parsed = handles.volume(handle)
+        assert parsed is not None
+        image = "ami-12345678"
+        (instance,) = self._client.run_instances(
+            ImageId=image, MinCount=1, MaxCount=1, Placement={"AvailabilityZone": "us-east-1a"}
+        )["Instances"]
+        instance_id = instance["InstanceId"]
+        self._client.attach_volume(VolumeId=parsed.object_id, InstanceId=instance_id, Device="/dev/sdf")
+        try:
+            yield
+        finally:
+            self._client.detach_volume(VolumeId=parsed.object_id)
+            self._client.terminate_instances(InstanceIds=[instance_id])
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        # moto can't be switched off for a while; a call that never gets there looks the same.
+        with mock.patch.object(Ec2, "send", _never_sent):
+            yield
+
+
+def _never_sent(_: Ec2, action: str, deadline: Deadline, **__: Any) -> Any:
+    deadline.check()
+    raise NotSent(action)
+
+
+def _name(one: dict[str, Any]) -> str:
+    return next((tag["Value"] for tag in one.get("Tags", ()) if tag["Key"] == "Name"), "")
+
+
+@contextmanager
+def watching_calls(is_step: Callable[[str], bool], before_step: Callable[[], None]) -> Iterator[None]:
+    """Within it, ``before_step`` runs before each call that ``is_step`` names, and before its answer."""
+    send = Ec2.send
+
+    def watched(ec2: Ec2, action: str, deadline: Deadline, **arguments: Any) -> Any:
+        if not is_step(action):
+            return send(ec2, action, deadline, **arguments)
+        before_step()
+        answer = send(ec2, action, deadline, **arguments)
+        before_step()
+        return answer
+
+    with mock.patch.object(Ec2, "send", watched):
+        yield
