@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agent import command_guard, command_hub_config, command_proxy
+from agent import command_guard, command_header, command_hub_config, command_proxy
 from agent.annotation import MAX_ANNOTATION, parse_annotation
 from agent.block_device import DirectDevice
 from agent.cdh import DEFAULT_SOCKET, DEFAULT_TIMEOUT, DataHubClient
@@ -78,6 +78,11 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _proxy(arguments: argparse.Namespace) -> None:
     command_proxy.run_proxy(arguments, _hub(arguments), _volumes(arguments))
+
+
+def _header_export(arguments: argparse.Namespace) -> None:
+    volumes = parse_annotation(_read(arguments.annotation))
+    _print(asdict(command_header.run_export(arguments, volumes, _hub(arguments))))
 
 
 def _volumes(arguments: argparse.Namespace) -> Volumes:
@@ -168,6 +173,12 @@ def command_line() -> argparse.ArgumentParser:
     hub_config = commands.add_parser("hub-config", help="write the data hub's configuration for the guard")
     command_hub_config.add_options(hub_config)
     hub_config.set_defaults(command=command_hub_config.run_hub_config)
+
+    header = commands.add_parser("header", help="keep the header of a volume")
+    header_commands = header.add_subparsers(required=True, metavar="COMMAND")
+    export = header_commands.add_parser("export", help="write it, with its record, to a file for escrow")
+    command_header.add_options(export)
+    export.set_defaults(command=_header_export)
 
     status = commands.add_parser("status", help="list the volumes of this VM")
     status.add_argument("--json", action="store_true", help="as JSON")
