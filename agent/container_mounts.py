@@ -35,6 +35,14 @@ class ContainerMount:
     """Whether a mounted volume takes the place of the entry."""
 
 
+@dataclass(frozen=True)
+class GuestMount:
+    """One of the ``storages`` of a call of the agent protocol: what kata-agent mounts in the VM itself."""
+
+    mount_point: str
+    source: str
+
+
 def normalized(path: str) -> str:
     """``path`` as the kernel reads it, so that no spelling of the host's slips through."""
     # normpath keeps a double slash at the beginning, which POSIX lets systems interpret; Linux does not.
@@ -60,7 +68,7 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         if mount.is_volume:
             continue
         source = normalized(mount.source)
-        if any(_is_agents(spelling) for spelling in _spellings(mount.source)):
+        if any(map(_is_agents, _spellings(mount.source))):
             raise Refused(
                 "mount-source",
                 f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
@@ -90,20 +98,25 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
             )
 
 
-def refuse_guest_mounts(paths: Iterable[str]) -> None:
-    """Refuse mounts in the VM that would cover, or lie within, the agent's directories.
-
-    ``paths`` are the mount points of the ``storages`` of a call of the agent protocol.
+def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
+    """Refuse mounts in the VM over the agent's directories, within them, or of what is in them.
 
     Raises:
         Refused: ``guest-mount``.
     """
-    for path in filter(None, paths):  # Without one, a storage is not mounted.
-        if any(_is_agents(spelling) or _covers_agents(spelling) for spelling in _spellings(path)):
+    for mount in mounts:
+        # Without a mount point, a storage is not mounted.
+        places = _spellings(mount.mount_point) if mount.mount_point else ()
+        if (
+            any(map(_is_agents, places))
+            or any(map(_covers_agents, places))
+            or any(map(_is_agents, _spellings(mount.source)))
+        ):
             raise Refused(
                 "guest-mount",
-                f"the host asks for a mount in the VM at {_shown(path)}, over or within the agent's own "
-                "directories: a container would write to it in place of its volume",
+                f"the host asks for a mount of {_shown(mount.source)} in the VM at "
+                f"{_shown(mount.mount_point)}: over, within or from the agent's own directories, where "
+                "containers have their volumes",
             )
 
 

@@ -15,7 +15,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from agent.annotation import ANNOTATION_KEY, CloudVolume, parse_annotation
-from agent.container_mounts import ContainerMount, normalized, refuse_guest_mounts, refuse_uncovered
+from agent.container_mounts import (
+    ContainerMount,
+    GuestMount,
+    normalized,
+    refuse_guest_mounts,
+    refuse_uncovered,
+)
 from agent.errors import AgentError, Refused
 from agent.holds import Hold, Holds
 from agent.policy import Policy, rules_for
@@ -137,8 +143,7 @@ class Containers:
         return await forward(request)
 
     async def _check_storages(self, storages: Iterable[agent_pb2.Storage]) -> None:
-        paths = [storage.mount_point for storage in storages]
-        await self._workers.run(partial(refuse_guest_mounts, paths))
+        await self._workers.run(partial(_refuse_guest_mounts, storages))
 
     def _prepare(
         self, call: agent_pb2.CreateContainerRequest, mounts: agent_pb2.CreateContainerMounts
@@ -148,7 +153,7 @@ class Containers:
         Raises:
             AgentError, VolumesFailed: the container must not be created; nothing is left of the attempt.
         """
-        refuse_guest_mounts(storage.mount_point for storage in mounts.storages)
+        _refuse_guest_mounts(mounts.storages)
         policy = self._policy()
         text = call.OCI.Annotations.get(ANNOTATION_KEY)
         volumes = parse_annotation(text) if text else ()
@@ -206,6 +211,10 @@ class Containers:
             self._volumes.unmount(names)
         except (VolumesFailed, AgentError, OSError) as error:
             _log.warning("volumes stay open until the sandbox is destroyed: %s", error)
+
+
+def _refuse_guest_mounts(storages: Iterable[agent_pb2.Storage]) -> None:
+    refuse_guest_mounts(GuestMount(storage.mount_point, storage.source) for storage in storages)
 
 
 def _check(

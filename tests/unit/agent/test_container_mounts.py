@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.container_mounts import ContainerMount, normalized, refuse_guest_mounts, refuse_uncovered
+from agent.container_mounts import (
+    ContainerMount,
+    GuestMount,
+    normalized,
+    refuse_guest_mounts,
+    refuse_uncovered,
+)
 from agent.errors import Refused
 from agent.policy import DEFAULT_POLICY, Policy, VolumeRules
 from tests.unit.agent.policy_support import KEY_ID
@@ -174,21 +180,32 @@ def test_only_the_agent_puts_its_volumes_anywhere(policy: Policy, source: str) -
 )
 def test_the_host_mounts_nothing_over_or_within_the_agents_directories(path: str) -> None:
     with pytest.raises(Refused, match=r"\[guest-mount\]") as raised:
-        refuse_guest_mounts(["/run/kata-containers/shared/containers/x", path])
+        refuse_guest_mounts([GuestMount("/run/kata-containers/shared/x", "tmpfs"), GuestMount(path, "tmpfs")])
     assert len(str(raised.value).encode()) < 990
+
+
+@pytest.mark.parametrize(
+    "source", ["/run/cloud-volumes", "/run/./cloud-volumes/vol-0", "/var/run/cloud-volumes/vol-1"]
+)
+def test_the_host_shows_no_volume_elsewhere_in_the_vm(source: str) -> None:
+    """From there it would bind it into a container, where no policy names it."""
+    with pytest.raises(Refused, match=r"\[guest-mount\]"):
+        refuse_guest_mounts([GuestMount("/run/kata-containers/x", source)])
 
 
 def test_a_link_that_leads_to_the_agents_directories_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/run/cloud-volumes")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(Refused, match=r"\[guest-mount\]"):
-        refuse_guest_mounts([f"{tmp_path}/link/vol-0"])
+        refuse_guest_mounts([GuestMount(f"{tmp_path}/link/vol-0", "tmpfs")])
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/link/vol-0")) == "mount-source"
-    refuse_guest_mounts([f"{tmp_path}/loop/x"])
+    refuse_guest_mounts([GuestMount(f"{tmp_path}/loop/x", f"{tmp_path}/loop")])
 
 
 def test_mounts_of_the_guest_elsewhere_are_left_alone() -> None:
-    refuse_guest_mounts(["", "/run/kata-containers/sandbox/shm", "/run/cloud-volumes2", "/dev/shm", "/run/x"])
+    for path in ("", "/run/kata-containers/sandbox/shm", "/run/cloud-volumes2", "/dev/shm", "/run/x"):
+        for source in ("", "shm", "/dev/vdb", "0000:00:01", "docker.io/library/busybox"):
+            refuse_guest_mounts([GuestMount(path, source)])
 
 
 _PARTS = st.sampled_from(["data", "sub", "srv", "", "."])
@@ -223,7 +240,7 @@ def test_what_passes_leaves_each_named_place_to_its_volume(mounts: list[Containe
 def test_no_mount_of_the_hosts_breaks_the_check(mounts: list[ContainerMount]) -> None:
     try:
         refuse_uncovered(POLICY, mounts)
-        refuse_guest_mounts([mount.source for mount in mounts])
+        refuse_guest_mounts([GuestMount(mount.destination, mount.source) for mount in mounts])
     except Refused as refused:
         assert len(str(refused).encode()) < 990
 
