@@ -189,3 +189,15 @@ def test_a_policy_is_matched_by_the_key(tmp_path: Path) -> None:
         assert hub.volumes.asked[0].mount_point == "/data"
         for key, rule in (("twice", "policy-ambiguous"), ("none", "policy-key")):
             assert f"[{rule}]" in hub.mount(OPTIONS | {"key": f"kbs:///default/key/{key}"}).message
+
+
+def test_the_policy_that_named_the_entry_is_the_one_that_is_enforced(tmp_path: Path) -> None:
+    """A policy from the key broker may change between two questions."""
+    left = iter([Policy({"/data": VolumeRules(key_id="default/key/a", minimum_size=n)}) for n in range(1, 9)])
+    volumes = SeenVolumes()
+    guard = Guard(volumes, lambda: next(left), Workers())
+    with scripted_server(tmp_path / "u", lambda _: None), unix_proxy(tmp_path, guard.takeovers()) as path:
+        hub = Hub(path, volumes, [], guard)
+        assert [hub.mount().code for _ in range(2)] == [0, 0]
+    sizes = [policy.volumes["/data"].minimum_size for policy in volumes.policies if policy.volumes]
+    assert sizes == [1, 2]

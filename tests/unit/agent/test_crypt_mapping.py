@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agent.crypt_mapping import require_same
+from agent.crypt_mapping import backing_bytes, require_same
 from agent.device_mapper import Mapping, Target
 from agent.errors import Refused
 from agent.luks2_profile import AuditedHeader
@@ -24,7 +25,12 @@ HEADER = AuditedHeader(
     keyslot_ids=(0,),
     unlock_memory_kib=0,
 )
-MAPPING = Mapping("caa-vol-0", "CRYPT-LUKS2-6f1c7c0e3f0a4d5e9a570c8a5a0d9b11-caa-vol-0", "253:1")
+MAPPING = Mapping(
+    name="caa-vol-0",
+    uuid="CRYPT-LUKS2-6f1c7c0e3f0a4d5e9a570c8a5a0d9b11-caa-vol-0",
+    number="253:1",
+    path=Path("/dev/mapper/caa-vol-0"),
+)
 SIZE = 64 << 20
 LENGTH = (SIZE - (4 << 20)) // 512
 KEY = f":64:logon:cryptsetup:{UUID}-d0"
@@ -111,3 +117,14 @@ def test_the_kernel_shows_no_option_for_its_own_sector_size() -> None:
     require_same(MAPPING, (replace(TARGET, arguments=ARGUMENTS[:5]),), header, "253:0", SIZE)
     with pytest.raises(Refused, match="mapping-differs"):
         require_same(MAPPING, (TARGET,), header, "253:0", SIZE)
+
+
+def test_a_mapping_that_growth_left_behind_its_device_is_known_by_its_length() -> None:
+    """It is compared at the size it has; one that is longer than its device, at the device's."""
+    grown = 2 * SIZE
+    assert backing_bytes((TARGET,), HEADER, grown) == SIZE
+    require_same(MAPPING, (TARGET,), HEADER, "253:0", backing_bytes((TARGET,), HEADER, grown))
+    assert backing_bytes((TARGET,), HEADER, SIZE - 4096) == SIZE - 4096
+    assert backing_bytes((), HEADER, SIZE) == HEADER.data_offset_bytes
+    with pytest.raises(Refused):
+        require_same(MAPPING, (), HEADER, "253:0", backing_bytes((), HEADER, SIZE))
