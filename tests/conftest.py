@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.pod import KEY, KEY_ID, OTHER_KEY, OTHER_KEY_ID, PLAINTEXT, Pod
+from tests.guest.policy import Guest
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
@@ -87,6 +88,14 @@ def pod(shared_pod: Pod) -> Iterator[Pod]:
     """The shared guest; after the test, nothing of a volume may be left in it."""
     yield shared_pod
     shared_pod.clean_up()
+
+
+@pytest.fixture
+def guest(pod: Pod) -> Iterator[Guest]:
+    """The shared guest, for which a test chooses the volume policy."""
+    found = Guest(pod)
+    yield found
+    found.forget()
 
 
 @pytest.fixture(scope="session")

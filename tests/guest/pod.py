@@ -69,9 +69,9 @@ class Pod:
         self.cdh = Cdh(vm, kbs, dialect=dialect)
         self._attached: set[str] = set()
 
-    def attach(self, image: Path, disk_id: str) -> None:
-        """Attach an image under the serial that belongs to the disk id."""
-        self.vm.attach(image, serial_of(disk_id))
+    def attach(self, source: Path, disk_id: str) -> None:
+        """Attach an image, or a server's socket, under the serial that belongs to the disk id."""
+        self.vm.attach(source, serial_of(disk_id))
         self._attached.add(disk_id)
 
     def detach(self, disk_id: str) -> None:
@@ -119,11 +119,9 @@ class Pod:
 
     def clean_up(self) -> None:
         """Unmount everything, detach all disks, mend the peers; nothing may be left."""
-        for method in ("GetResource", "SecureMount"):
-            self.cdh.set_fault(method, "none")
         self.kbs.denied.clear()
-        self.unmount_all().result()
-        assert self.leftovers() == ""
+        done = self.vm.call("tests.guest.inside.agent:clean_up")
+        assert (done["code"], done["leftovers"]) == (0, ""), done
         for disk_id in sorted(self._attached):
             self.detach(disk_id)
 
@@ -137,11 +135,8 @@ class Pod:
 
     def leftovers(self) -> str:
         """Everything of a volume that exists in the guest: mappings, loop devices, mounts, links."""
-        return self.sh(
-            "dmsetup ls --noheadings 2>/dev/null | grep -v 'No devices' || true;"
-            "losetup --list --noheadings || true; grep cloud-volumes /proc/mounts || true;"
-            "ls /run/confidential-csi-agent 2>/dev/null | grep -v lock || true"
-        ).decode()
+        found: str = self.vm.call("tests.guest.inside.agent:leftovers")
+        return found
 
 
 MakeDisk = Callable[..., Path]

@@ -5,60 +5,16 @@ All tests run the agent's command line; the policy is measured initdata unless a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.luks2 import newest_valid
-from tests.guest.pod import KEY, KEY_ID, MIB, OTHER_KEY_ID, PLAINTEXT, SOURCE, MakeDisk, Pod
+from tests.guest.pod import KEY, MIB, PLAINTEXT, SOURCE, MakeDisk
+from tests.guest.policy import LUKS, OTHER_UUID, Guest, uuid_of
 from tests.lab.kbs import Kbs
 from tests.unit.agent.policy_support import initdata
 
-OTHER_UUID = "00000000-1111-4222-8333-444444444444"
 POLICY_RESOURCE = "default/policy/volumes"
-
-
-class Guest:
-    """The shared guest, under a policy."""
-
-    def __init__(self, pod: Pod) -> None:
-        self.pod = pod
-
-    def measure(self, policy: str) -> None:
-        """Put the policy where cloud-api-adaptor puts initdata."""
-        blob, digest = initdata({"aa.toml": "", "volumes.toml": policy})
-        self.write("/run/peerpod/initdata", blob)
-        self.write("/run/peerpod/initdata.digest", digest)
-
-    def rules(self, fields: str) -> None:
-        """Measure a policy with these fields for ``/data``."""
-        self.measure(f'version = 1\n[volumes."/data"]\n{fields}\n')
-
-    def write(self, path: str, content: bytes) -> None:
-        self.pod.vm.check(["sh", "-ec", f"mkdir -p $(dirname {path}); cat >{path}"], stdin=content)
-
-    def forget(self) -> None:
-        """Leave the guest without a policy."""
-        self.pod.sh("rm -rf /run/peerpod /etc/confidential-csi")
-
-    def mount_options(self) -> set[str]:
-        return set(self.pod.sh(f"grep ' {SOURCE} ' /proc/mounts").decode().split()[3].split(","))
-
-
-@pytest.fixture
-def guest(pod: Pod) -> Iterator[Guest]:
-    found = Guest(pod)
-    yield found
-    found.forget()
-
-
-LUKS = f'key = "{KEY_ID}"'
-
-
-def uuid_of(image: Path) -> str:
-    with image.open("rb") as file:
-        return newest_valid(file.read(4 * MIB)).binary.uuid
 
 
 def test_a_volume_as_the_policy_says_is_made_and_mounted(guest: Guest, make_disk: MakeDisk) -> None:
@@ -75,12 +31,7 @@ def test_a_volume_as_the_policy_says_is_made_and_mounted(guest: Guest, make_disk
 @pytest.mark.parametrize(
     ("fields", "changes", "rule"),
     [
-        (LUKS, {"mount_point": "/other"}, "policy-destination"),
-        (LUKS, {"key_id": OTHER_KEY_ID}, "policy-key"),
-        (LUKS, {"encrypt_type": None, "key_id": None}, "encryption-required"),
         (f'{LUKS}\nminimum-size = "33Mi"', {}, "policy-size"),
-        (f'{LUKS}\nformat = "never"', {}, "format-forbidden"),
-        (f'{LUKS}\nuuid = "{OTHER_UUID}"', {}, "format-forbidden"),
         (f"{LUKS}\nread-only = true", {}, "format-forbidden"),
         ('encryption = "none"', {}, "encryption-unexpected"),
         ('encryption = "none"\nformat = "never"', {"encrypt_type": None, "key_id": None}, "format-forbidden"),
@@ -104,7 +55,6 @@ def test_a_blank_disk_that_breaks_a_rule_stays_blank(
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
-        (f'{LUKS}\nuuid = "{OTHER_UUID}"', "policy-uuid"),
         (f'{LUKS}\nminimum-size = "65Mi"', "policy-size"),
         ('encryption = "none"', "not-plain-ext4"),
     ],

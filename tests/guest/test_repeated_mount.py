@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.guest.pod import (
-    KEY_ID,
     MIB,
     OTHER_KEY_ID,
     PLAINTEXT,
@@ -213,14 +212,3 @@ def test_a_disk_in_use_by_something_else_is_refused(pod: Pod, make_disk: MakeDis
         pod.mount_one("used").refused("device-in-use")
     finally:
         pod.sh("umount /run/used" if held_by == "mount" else "dmsetup remove used")
-
-
-def test_an_annotation_without_encryption_is_refused(pod: Pod, make_disk: MakeDisk) -> None:
-    """Field case L3: no mkfs, no mount in the clear."""
-    image = make_disk("plain", mib=32)
-    pod.attach(image, "plain")
-    for fields in ({"encrypt_type": None, "key_id": None}, {"encrypt_type": ""}, {"key_id": None}):
-        pod.mount_one("plain", **fields).refused("encryption-required")
-    assert pod.status() == []
-    assert image.read_bytes() == bytes(32 * MIB)
-    assert KEY_ID not in pod.mount_one("plain", encrypt_type="none").stdout

@@ -52,13 +52,16 @@ class LyingDisk:
 
     Attributes:
         on_read: the lie; None for an honest disk.
+        before_write: told the number of each write before it is stored; may make the disk vanish instead.
         log: every write that the guest was told had succeeded, in order.
     """
 
     def __init__(self, image: Path, path: Path) -> None:
         self.path = path
         self.on_read: OnRead | None = None
+        self.before_write: Callable[[int], None] | None = None
         self.log: list[Write] = []
+        self._gone = threading.Event()
         self._image = os.open(image, os.O_RDWR | os.O_CLOEXEC)
         self._size = os.lseek(self._image, 0, os.SEEK_END)
         self._connections: list[socket.socket] = []
@@ -88,6 +91,7 @@ class LyingDisk:
 
     def vanish(self) -> None:
         """Cut the connection for good: every request from now on is an I/O error."""
+        self._gone.set()
         for connection in self._connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -146,6 +150,10 @@ class LyingDisk:
         failure, data = 0, b""
         if kind == _WRITE:
             written = _exactly(read, length)
+            if self.before_write is not None:
+                self.before_write(len(self.log))
+            if self._gone.is_set():
+                return False
             os.pwrite(self._image, written, offset)
             self.log.append(Write(offset, written))
         elif kind == _READ:

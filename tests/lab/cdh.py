@@ -206,6 +206,12 @@ def set_fault(*, method: str, fault: Fault, seconds: float = 0.0) -> None:
     temporary.rename(_FAULTS)
 
 
+def mend() -> None:
+    """No faults from now on."""
+    if _FAULTS.exists():
+        _FAULTS.write_text("{}")
+
+
 def calls() -> list[dict[str, Any]]:
     """Every request so far, without keys."""
     return [json.loads(line) for line in _CALLS.read_text().splitlines()] if _CALLS.exists() else []

@@ -1,16 +1,22 @@
-"""Runs the agent in the guest, and kills it at chosen moments."""
+"""Runs the agent in the guest, and looks at what it left there."""
 
 from __future__ import annotations
 
 import io
+import os
+import signal
+import socket
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from agent.__main__ import main
 from agent.annotation import CloudVolume
 from agent.clock import SystemClock
 from agent.devices import DeviceFinder
+from tests.lab import cdh
 
 
 def run(argv: list[str], stdin: str = "") -> dict[str, Any]:
@@ -22,7 +28,69 @@ def run(argv: list[str], stdin: str = "") -> dict[str, Any]:
     return {"code": code, "stdout": stdout.getvalue(), "stderr": stderr.getvalue()}
 
 
+def start(argv: list[str], socket_path: str = "", port: int = 0) -> int:
+    """Start a command of the agent that serves, on a Unix socket or a local port; the process id."""
+    log = Path(f"/run/sandbox/{port or Path(socket_path).name}.log")
+    log.parent.mkdir(exist_ok=True)
+    if socket_path:
+        Path(socket_path).unlink(missing_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.setsid()
+            own_log = os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            os.dup2(own_log, 1)
+            os.dup2(own_log, 2)
+            status = main(argv)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
+    while not _listens(socket_path, port):
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            raise RuntimeError(f"{argv} ended:\n{log.read_text()}")
+        time.sleep(0.01)
+    return pid
+
+
+def _listens(socket_path: str, port: int) -> bool:
+    kind, address = (socket.AF_UNIX, socket_path) if socket_path else (socket.AF_INET, ("127.0.0.1", port))
+    with socket.socket(kind) as probe:
+        return probe.connect_ex(address) == 0
+
+
+def stop(pid: int) -> None:
+    """End it, and wait until it has ended."""
+    os.kill(pid, signal.SIGTERM)
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+
+
 def disk_path(disk_id: str) -> str:
     """The device of a disk, found as the agent finds it."""
     volume = CloudVolume(0, "/data", "ext4", None, disk_id, None, "luks2", "a/b/c")
     return str(DeviceFinder(SystemClock(), 20.0).find(volume).path)
+
+
+def wait_for_disks(serial: str, count: int) -> None:
+    """Until so many disks have this serial."""
+    while sum(file.read_text() == serial for file in Path("/sys/block").glob("*/serial")) < count:
+        time.sleep(0.01)
+
+
+def leftovers() -> str:
+    """Everything of a volume that exists in the guest: mappings, loop devices, mounts, links."""
+    blocks, state = Path("/sys/block"), Path("/run/confidential-csi-agent")
+    found = [file.read_text().strip() for file in blocks.glob("dm-*/dm/name")]
+    found += [file.read_text().strip() for file in blocks.glob("loop*/loop/backing_file")]
+    found += [line for line in Path("/proc/mounts").read_text().splitlines() if "cloud-volumes" in line]
+    # Lock files stay, and so does the proxy's list of who uses what.
+    names = {file.name for file in state.glob("*")} - {"containers.json"}
+    return "\n".join([*found, *sorted(name for name in names if "lock" not in name)])
+
+
+def clean_up() -> dict[str, Any]:
+    """Mend the data hub and unmount everything; as :func:`run`, and with what is left."""
+    cdh.mend()
+    return {**run(["unmount", "--all"]), "leftovers": leftovers()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from functools import partial
@@ -13,6 +15,9 @@ from typing import Any
 
 from agent.ttrpc import Client, Handler, Server, TtrpcError
 from proto import agent_pb2
+from tests.guest.inside.agent import leftovers
+from tests.lab import cdh
+from tests.peers.ttrpc_raw import read_frame, request
 
 _SERVICE = "grpc.AgentService"
 _LOG = Path("/run/kata-stand-in.log")
@@ -86,7 +91,9 @@ def calls(method: str) -> list[str]:
     return [one["payload"] for one in map(json.loads, lines) if one["method"] == method]
 
 
-def call(socket_path: str, service: str, method: str, payload: str, timeout: float = 100.0) -> dict[str, Any]:
+def call(
+    *, socket_path: str, service: str, method: str, payload: str, timeout: float = 100.0
+) -> dict[str, Any]:
     """Call a server by ttrpc; the payload is hexadecimal both ways."""
     with Client(socket_path) as client:
         try:
@@ -94,3 +101,31 @@ def call(socket_path: str, service: str, method: str, payload: str, timeout: flo
         except TtrpcError as error:
             return {"code": error.code, "message": error.message, "payload": ""}
     return {"code": 0, "message": "", "payload": answer.hex()}
+
+
+def call_over_tls(
+    *, port: int, folder: str, service: str, method: str, payload: str, timeout: float = 100.0
+) -> dict[str, Any]:
+    """As :func:`call`, over TLS with the certificates in a folder."""
+    context = ssl.create_default_context(cafile=f"{folder}/authority.pem")
+    context.load_cert_chain(f"{folder}/client.pem", f"{folder}/client.key")
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(request(1, method, bytes.fromhex(payload), service=service))
+        answer = read_frame(connection).response
+    return {"code": answer.status.code, "message": answer.status.message, "payload": answer.payload.hex()}
+
+
+def traced(*, over_tls: bool, **arguments: Any) -> dict[str, Any]:
+    """A call, and what there was before and after it."""
+    before = _trace()
+    answer = call_over_tls(**arguments) if over_tls else call(**arguments)
+    return {"answer": answer, "before": before, "after": _trace()}
+
+
+def _trace() -> dict[str, Any]:
+    """What an attempt to create a container can leave: calls of others, and things in the guest."""
+    opened = [one for one in cdh.calls() if one["method"] == "SecureMount"]
+    return {"created": len(calls("CreateContainer")), "opened": len(opened), "leftovers": leftovers()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,45 +13,10 @@ import pytest
 from agent.errors import AgentError
 from agent.proxy import Address
 from agent.proxy_tls import server_context
+from tests.peers.authority import Authority
 from tests.peers.ttrpc_go import SERVICE, go_server, unwrapped, wrapped
 from tests.peers.ttrpc_raw import read_frame, request
 from tests.unit.agent.proxy_support import running_proxy
-
-
-class Authority:
-    """A certificate authority made with the openssl command."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = name
-        self._openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
-
-    def issue(self, name: str, usage: str) -> tuple[Path, Path]:
-        """A certificate for localhost and its key."""
-        extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName=DNS:localhost\nextendedKeyUsage={usage}\n")
-        self._openssl("req", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        subprocess.run(
-            [
-                *("openssl", "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem"),
-                *("-CA", f"{self.name}.pem", "-CAkey", f"{self.name}.key", "-CAcreateserial"),
-                *("-extfile", extensions),
-            ],
-            cwd=self.folder,
-            check=True,
-            capture_output=True,
-        )
-        return self.folder / f"{name}.pem", self.folder / f"{name}.key"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / f"{self.name}.pem"
-
-    def _openssl(self, *arguments: str) -> None:
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        subprocess.run(
-            ["openssl", arguments[0], *key, *arguments[1:]], cwd=self.folder, check=True, capture_output=True
-        )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,155 @@
+"""A disk that answers each read as it likes, fails, or goes away in the middle (``nbd.py``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, REDO_OFFSET
+from tests.fakes.luks_headers import forge, null_segment
+from tests.guest.pod import KEY, PLAINTEXT, MakeDisk
+from tests.guest.sandbox import BUNDLES
+from tests.hostile.host import Host, header_area, overwrite
+from tests.hostile.nbd import LyingDisk
+
+BLOCK = 4096
+WRITTEN = b"written after "
+DATA = f"{BUNDLES}/container/data"
+
+
+@pytest.fixture
+def serve(host: Host, tmp_path: Path) -> Iterator[Callable[[Path], LyingDisk]]:
+    """Attach an image by way of a server; the guest has looked for partitions on it before it is returned."""
+    with ExitStack() as stack:
+
+        def one(image: Path) -> LyingDisk:
+            disk = stack.enter_context(LyingDisk(image, tmp_path / "nbd"))
+            host.pod.attach(disk.path, "disk")
+            device = host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="disk")
+            host.pod.sh(f"blockdev --rereadpt {device}")
+            return disk
+
+        yield one
+        host.removes_all()
+        host.pod.clean_up()
+
+
+def test_header_good_on_the_first_read_and_forged_on_the_second(
+    host: Host, ready_copy: Path, serve: Callable[[Path], LyingDisk]
+) -> None:
+    """Default policy, mode B. Field case I5: never read; it opens from the copy."""
+    disk = serve(ready_copy)
+    forged = bytearray(header_area(ready_copy))
+    image = forge(bytes(forged[:IMAGE_BYTES]), null_segment)
+    for start in (0, REDO_OFFSET):
+        forged[start : start + IMAGE_BYTES] = image
+    seen: set[int] = set()
+    second_reads = 0
+
+    def on_read(offset: int, length: int, data: bytes) -> bytes:
+        nonlocal second_reads
+        answer = bytearray(data)
+        for block in range(offset, min(offset + length, HEADER_AREA_BYTES), BLOCK):
+            if block in seen:
+                second_reads += 1
+                answer[block - offset : block - offset + BLOCK] = forged[block : block + BLOCK]
+            seen.add(block)
+        return bytes(answer)
+
+    disk.on_read = on_read
+    host.starts("container")
+    assert len(seen) * BLOCK == HEADER_AREA_BYTES, "all of it was read"
+    assert second_reads == 0, "and no block of it twice"
+    assert host.pod.read_file(DATA) == PLAINTEXT * 1000
+    host.pod.vm.check(["sh", "-c", f"cat >{DATA}/more; sync"], stdin=WRITTEN * 10000)
+    assert b"aes-xts-plain64" in host.pod.sh("dmsetup table caa-vol-0")
+    host.removes_all()
+    content = ready_copy.read_bytes()
+    assert WRITTEN not in content
+    assert PLAINTEXT not in content
+    # From now on every read is the forged one.
+    host.refused("header-not-authenticated")
+
+
+def test_a_header_swapped_for_the_clear_one_would_show(host: Host, ready_copy: Path) -> None:
+    """No agent: opened from the disk itself, plaintext is written. So the test above can fail."""
+    overwrite(ready_copy, 0, forge(header_area(ready_copy)[:IMAGE_BYTES], null_segment))
+    host.pod.attach(ready_copy, "disk")
+    device = host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="disk")
+    host.pod.vm.check(["cryptsetup", "luksOpen", "-d", "-", device, "clear"], stdin=KEY)
+    host.pod.sh("mkfs.ext4 -q -F /dev/mapper/clear; mkdir -p /run/clear; mount /dev/mapper/clear /run/clear")
+    host.pod.vm.check(["sh", "-c", "cat >/run/clear/file; sync"], stdin=WRITTEN * 10000)
+    host.pod.sh("umount /run/clear; dmsetup remove --retry clear")
+    assert WRITTEN in ready_copy.read_bytes()
+
+
+@pytest.mark.parametrize("zero_seconds", [2.0, 5.0])
+def test_zeros_for_seconds_and_then_the_data(
+    host: Host, ready_copy: Path, serve: Callable[[Path], LyingDisk], zero_seconds: float
+) -> None:
+    """Default policy, mode B. Field case I3: zeros for one or two of the three looks. The real 6 seconds."""
+    disk = serve(ready_copy)
+    until: list[float] = []
+
+    def on_read(offset: int, length: int, data: bytes) -> bytes:
+        assert offset >= 0
+        if not until:
+            until.append(time.monotonic() + zero_seconds)
+        return data if time.monotonic() > until[0] else bytes(length)
+
+    disk.on_read = on_read
+    host.refused("not-blank")
+    assert disk.log == [], "not a byte was written"
+    host.starts("container")
+    assert host.pod.read_file(DATA) == PLAINTEXT * 1000
+
+
+@pytest.mark.parametrize("after", [1, HEADER_AREA_BYTES])
+@pytest.mark.parametrize("how", ["vanishes", "fails"])
+def test_device_vanishing_in_the_middle_of_a_mount(
+    host: Host, ready_copy: Path, serve: Callable[[Path], LyingDisk], *, after: int, how: str
+) -> None:
+    """Default policy, mode B: while the header is read, or after that. The next start finds all of it."""
+    disk = serve(ready_copy)
+    left = after
+
+    def on_read(offset: int, length: int, data: bytes) -> bytes:
+        nonlocal left
+        assert offset >= 0
+        left -= length
+        if left >= 0:
+            return data
+        if how == "vanishes":
+            disk.vanish()
+        raise OSError
+
+    disk.on_read = on_read
+    # Opening needs no more of the disk than its header; looking for the filesystem does.
+    host.refused("device-io" if after == 1 else "system-error", code=14, opened=int(after > 1))
+    assert disk.log == []
+    host.pod.detach("disk")
+    host.pod.attach(ready_copy, "disk")
+    host.starts("container")
+    assert host.pod.read_file(DATA) == PLAINTEXT * 1000
+
+
+def test_device_vanishing_while_it_is_initialized(
+    host: Host, make_disk: MakeDisk, serve: Callable[[Path], LyingDisk]
+) -> None:
+    """Default policy, mode B: the claim is on the disk, the header not yet. The next start carries on."""
+    image = make_disk("new", mib=32)
+    disk = serve(image)
+    disk.before_write = lambda number: disk.vanish() if number == 1 else None
+    host.refused("device-io", code=14)
+    assert len(disk.log) == 1
+    assert any(header_area(image))
+    host.pod.detach("disk")
+    host.pod.attach(image, "disk")
+    host.starts("container")
+    host.pod.write_file(DATA)
+    host.removes_all()
+    assert PLAINTEXT not in image.read_bytes()
