@@ -9,6 +9,7 @@ import click
 #: Command to the module that defines it under the same name; only the one that runs is imported, so that the
 #: node role loads no provider.
 _COMMANDS = {
+    "attach-libvirt": "cli.attach_libvirt",
     "controller": "cli.controller",
     "key": "cli.key",
     "node": "cli.node",
@@ -23,7 +24,7 @@ class _Commands(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(_COMMANDS[name]), name)
+        command: click.Command = getattr(import_module(_COMMANDS[name]), name.replace("-", "_"))
         return command
 
 

@@ -12,7 +12,7 @@ from driver.server import Server, serve_until_signal
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_OPTIONS = (
+_ENDPOINT_OPTION = (
     click.option(
         "--endpoint",
         envvar="CSI_ENDPOINT",
@@ -21,6 +21,8 @@ _OPTIONS = (
         show_envvar=True,
         help="Unix socket to serve on.",
     ),
+)
+_LOGGING_OPTIONS = (
     click.option(
         "--log-format",
         envvar="CONFIDENTIAL_CSI_LOG_FORMAT",
@@ -39,6 +41,8 @@ _OPTIONS = (
         show_envvar=True,
         help="Least level of a log line; debug also logs requests, their secrets stripped.",
     ),
+)
+_GRACE_OPTION = (
     click.option(
         "--grace-period",
         envvar="CONFIDENTIAL_CSI_GRACE_PERIOD",
@@ -53,7 +57,16 @@ _OPTIONS = (
 
 def serving_options(command: _Command) -> _Command:
     """Add the options of every serving role."""
-    for option in reversed(_OPTIONS):
+    return _with(command, *_ENDPOINT_OPTION, *_LOGGING_OPTIONS, *_GRACE_OPTION)
+
+
+def logging_options(command: _Command) -> _Command:
+    """Add the options of every role that logs."""
+    return _with(command, *_LOGGING_OPTIONS)
+
+
+def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -373,3 +373,37 @@ class VolumeHealth(ABC):
         Raises:
             UnavailableError: the backend could not be asked.
         """
+
+
+class VolumeAttacher(ABC):
+    """Can attach disks to PodVMs, by serial, where cloud-api-adaptor does not.
+
+    Each worker node is an ``owner`` (any text) and sees only what it attached itself: several of them share
+    a hypervisor. What is attached, to what and by whom is kept by the backend, with the machine.
+    """
+
+    @abstractmethod
+    def attached_serials(self, owner: str, deadline: Deadline) -> Mapping[str, frozenset[str]]:
+        """The running machines, by name, and the serials of the disks that ``owner`` attached to each.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
+        """
+
+    @abstractmethod
+    def attach_disk(self, disk_id: str, machine: str, owner: str, deadline: Deadline) -> None:
+        """Attach the disk, under the serial :func:`providers.serial.disk_serial`; attached already is fine.
+
+        Raises:
+            VolumeNotFoundError: there is no such volume. InUseError: another machine, or another owner, has
+                attached it, or the machine has a disk with that serial.
+            UnavailableError: the machine is gone, or the backend could not be asked. DeadlineError.
+        """
+
+    @abstractmethod
+    def detach_disk(self, serial: str, machine: str, owner: str, deadline: Deadline) -> None:
+        """Detach what ``owner`` attached under that serial; not attached, or no such machine, is a success.
+
+        Raises:
+            UnavailableError: the backend could not be asked. DeadlineError: the guest has not let go of it.
+        """

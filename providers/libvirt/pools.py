@@ -185,6 +185,16 @@ class Pools:
         found = self._connection.listAllStoragePools()
         return [_usable(handle) for handle in found if handle.name().startswith(_OWN_PREFIX)]
 
+    def volume_at(self, path: str) -> tuple[Pool, str] | None:
+        """The pool and the name of the storage volume with that path; None if libvirt knows none."""
+        try:
+            volume = self._connection.storageVolLookupByPath(path)
+            return Pool(volume.storagePoolLookupByVolume()), volume.name()
+        except libvirt.libvirtError as error:
+            if is_missing(error):
+                return None
+            raise
+
     def _named(self, name: str) -> Pool:
         try:
             return _usable(self._connection.storagePoolLookupByName(name))

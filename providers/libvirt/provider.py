@@ -30,6 +30,7 @@ from providers.interface import (
     Page,
     Snapshot,
     Volume,
+    VolumeAttacher,
     VolumeCloner,
     VolumeCondition,
     VolumeExpander,
@@ -39,7 +40,7 @@ from providers.interface import (
     VolumeRequest,
     VolumeSnapshotter,
 )
-from providers.libvirt import descriptions, handles, notes
+from providers.libvirt import attachment, descriptions, handles, notes
 from providers.libvirt.abandoned import Abandoned
 from providers.libvirt.conditions import conditions
 from providers.libvirt.connections import Connect, Connections, opener
@@ -59,6 +60,7 @@ from providers.libvirt.rooms import Layout, Rooms
 from providers.libvirt.store import Store, StoredObject
 from providers.names import backend_name
 from providers.paging import page
+from providers.serial import disk_serial
 from providers.tags import SnapshotTags, VolumeTags, encode
 
 URI_SETTING = "LIBVIRT_URI"
@@ -82,6 +84,7 @@ class LibvirtProvider(
     CapacityReporter,
     VolumeFence,
     VolumeHealth,
+    VolumeAttacher,
 ):
     """Volumes in the storage pools of one libvirt host.
 
@@ -343,6 +346,24 @@ class LibvirtProvider(
             return conditions(self._rooms(connection, deadline), volumes)
 
         return self._connections.run(work, deadline)
+
+    def attached_serials(self, owner: str, deadline: Deadline) -> Mapping[str, frozenset[str]]:
+        return self._connections.run(
+            lambda connection: attachment.attached_serials(connection, owner), deadline
+        )
+
+    def attach_disk(self, disk_id: str, machine: str, owner: str, deadline: Deadline) -> None:
+        def work(connection: libvirt.virConnect) -> None:
+            stored = Rooms(connection, self._layout).disk(disk_id)
+            attachment.attach(connection, stored, machine, disk_serial(disk_id), owner)
+
+        self._connections.run(work, deadline)
+
+    def detach_disk(self, serial: str, machine: str, owner: str, deadline: Deadline) -> None:
+        def work(connection: libvirt.virConnect) -> None:
+            attachment.detach(connection, machine, serial, owner, deadline)
+
+        self._connections.run(work, deadline)
 
 
 def _page(

@@ -10,8 +10,10 @@ from providers.errors import InvalidParameterError, SnapshotNotFoundError, Volum
 from providers.interface import ContentSource, SourceKind
 from providers.libvirt import handles
 from providers.libvirt.handles import SNAPSHOT_PREFIX, VOLUME_PREFIX, Handle
+from providers.libvirt.parts import GO_DISK
 from providers.libvirt.pools import Pool, Pools
 from providers.libvirt.store import Store, StoredObject
+from providers.names import is_backend_name
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,23 @@ class Rooms:
         if found is None:
             raise VolumeNotFoundError("there is no such volume in the storage pool")
         return found
+
+    def disk(self, disk_id: str) -> StoredObject:
+        """The volume with that disk id: its handle, or the path of a disk that the Go driver made.
+
+        Raises:
+            VolumeNotFoundError: there is none.
+        """
+        if not disk_id.startswith("/"):
+            return self.volume(disk_id)
+        found = self.pools.volume_at(disk_id)
+        base = "" if found is None else found[1].removesuffix(GO_DISK)
+        stored = None
+        if found is not None and is_backend_name(VOLUME_PREFIX, base):
+            stored = self.volumes(found[0]).look(base)
+        if stored is None or stored.path != disk_id:
+            raise VolumeNotFoundError(f"{disk_id[:200]!r} is no disk of the older driver in a storage pool")
+        return stored
 
     def snapshot(self, text: str) -> StoredObject:
         """The snapshot with the handle ``text``.

@@ -1,6 +1,6 @@
 """``make demo``: a claim becomes an encrypted volume that outlives its pod, in real VMs, with proof.
 
-Real: the driver's two processes and their sockets, the VMs (QEMU through libvirt), the agent, cryptsetup,
+Real: the driver's three processes and their sockets, the VMs (QEMU through libvirt), the agent, cryptsetup,
 dm-crypt, ext4. Played by this program: Kubernetes, cloud-api-adaptor, the data hub and the key broker.
 """
 
@@ -27,9 +27,10 @@ from tests.demo.scan import contains, files_changed_since, process_leaks, spelli
 from tests.lab.caa import Caa
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.kbs import Kbs
-from tests.tools.driver_process import DriverProcess, running
+from tests.tools.driver_process import DriverProcess, attaching, running
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_POOL = "volumes"
 _MIB = 2**20
 _GROWN_BYTES = 128 * _MIB
 _FILE = "/data/ledger.txt"
@@ -60,27 +61,24 @@ class Demo:
         self._line = f"only the guest may read this: {secrets.token_hex(16)}\n".encode()
 
         report.title("Set up: one worker, its driver, a key in the key broker")
-        with report.step("start confidential-csi controller and node"):
-            settings = {"CONFIDENTIAL_CSI_LOCAL_DIRECTORY": str(self._disks)}
+        with report.step("start libvirt, make a storage pool"):
+            hypervisor = stack.enter_context(Hypervisor())
+            hypervisor.make_pool(_POOL, self._disks)
+        with report.step("start confidential-csi controller, node and attach-libvirt"):
+            settings = {"LIBVIRT_URI": hypervisor.uri, "LIBVIRT_POOL": _POOL}
+            node = ("--node-id", "worker-1", "--direct-volumes-root", str(self._direct_volumes))
             self._plugins: tuple[DriverProcess, ...] = (
-                stack.enter_context(running("controller", folder, "--provider", "local", env=settings)),
-                stack.enter_context(
-                    running(
-                        "node",
-                        folder,
-                        *("--node-id", "worker-1"),
-                        *("--direct-volumes-root", str(self._direct_volumes)),
-                    )
-                ),
+                stack.enter_context(running("controller", folder, "--provider", "libvirt", env=settings)),
+                stack.enter_context(running("node", folder, *node)),
             )
+            attacher = stack.enter_context(attaching(folder, *node, env=settings))
+            self._processes = [plugin.process.pid for plugin in self._plugins] + [attacher.pid]
         self._control_plane = ControlPlane(self._plugins[0].socket)
         kbs = Kbs(self._keys)
         key_id = self._storage_class["parameters"]["kbs-key-id"]
         with report.step(f"put 32 random bytes into the key broker as {key_id}"):
             kbs.put(key_id, self._key)
-        with report.step("start libvirt"):
-            hypervisor = stack.enter_context(Hypervisor())
-        caa = Caa(self._direct_volumes, self._image_of)
+        caa = Caa(self._direct_volumes)
         self._kubelet = Kubelet(self._plugins[1].socket, run / "kubelet")
         self._worker = Worker(report, self._kubelet, caa, hypervisor, kbs)
 
@@ -108,7 +106,7 @@ class Demo:
         uid = str(uuid.uuid4())
         targets = self._publish(uid, {"/data": volume})
         self._check_mount_info()
-        with self._worker.run("podvm-1", self._pod, "detached-header", {"/data": volume}, targets) as pod:
+        with self._worker.run(self._pod, "detached-header", {"/data": volume}, targets) as pod:
             with self._report.step(f"write {_FILE} (4 MiB of one line), sync"):
                 pod.exec(
                     *("sh", "-ec", 'yes "$(cat)" | head -c 4194304 > "$0"; sync "$0"', _FILE),
@@ -126,7 +124,7 @@ class Demo:
     def _second_pod(self, volume: PersistentVolume) -> None:
         self._report.title("Second pod, a new VM, an older data hub: the file is still there")
         targets = self._publish(str(uuid.uuid4()), {"/data": volume})
-        with self._worker.run("podvm-2", self._pod, "header-on-disk", {"/data": volume}, targets) as pod:
+        with self._worker.run(self._pod, "header-on-disk", {"/data": volume}, targets) as pod:
             with self._report.step(f"read {_FILE}"):
                 content = pod.exec("cat", _FILE)
             self._verdict_of_content("data survived a new VM (CDH before v0.18.0)", content)
@@ -152,7 +150,7 @@ class Demo:
         targets = self._publish(str(uuid.uuid4()), mounts)
         with self._report.step("NodeExpandVolume before the sandbox exists: OK, the guest grows at mount"):
             self._kubelet.expand(volume, targets["/data"], _GROWN_BYTES)
-        with self._worker.run("podvm-3", self._pod, "detached-header", mounts, targets) as pod:
+        with self._worker.run(self._pod, "detached-header", mounts, targets) as pod:
             with self._report.step("NodeExpandVolume while it runs"):
                 answer = self._answer_while_running(volume, targets["/data"])
             self._report.show(f"{answer}: nothing claims to have grown what it could not")
@@ -234,7 +232,7 @@ class Demo:
         needles = spellings(self._key)
         with self._report.step("search every file changed since the start, and every process, for the key"):
             searched = 0
-            found = process_leaks(needles, [plugin.process.pid for plugin in self._plugins])
+            found = process_leaks(needles, self._processes)
             for file in files_changed_since(self._began, [self._keys]):
                 try:
                     searched += 1
@@ -247,10 +245,6 @@ class Demo:
             not found,
             ", ".join(found) or f"{searched} files searched",
         )
-
-    def _image_of(self, disk_id: str) -> Path:
-        """The storage fabric: which image is behind a disk id of the local provider."""
-        return self._disks / "volumes" / disk_id / "disk.raw"
 
 
 def _temporary_folder(stack: ExitStack, parent: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -63,7 +64,6 @@ class Worker:
     @contextmanager
     def run(
         self,
-        name: str,
         pod: Manifest,
         dialect: Dialect,
         mounts: Mapping[str, PersistentVolume],
@@ -75,17 +75,18 @@ class Worker:
             mounts: path in the container to volume.
             targets: the same paths to kubelet's target paths.
         """
+        sandbox_id = secrets.token_hex(32)
+        name = self._caa.podvm_name(pod["metadata"]["name"], sandbox_id)
         with self._report.step(f"boot a new VM as the PodVM ({name})"):
             vm = self._hypervisor.boot(name)
         try:
             with self._report.step(f"start the data hub in it (CDH {_AGE[dialect]})"):
                 Cdh(vm, self._kbs, dialect=dialect)
-            with self._report.step(f"attach {len(mounts)} disk(s), hand over the annotation"):
-                self._caa.create_vm(vm)
+            with self._report.step("note the sandbox beside the records, hand over the annotation"):
                 oci_mounts = [OciMount(targets[path], path) for path in mounts]
-                annotation = self._caa.create_container(oci_mounts, sandbox_id=f"sandbox-{name}")
+                annotation = self._caa.create_container(oci_mounts, sandbox_id=sandbox_id)
             fs_group = pod["spec"]["securityContext"]["fsGroup"]
-            with self._report.step("confidential-csi-agent mount: find, check, open, verify, mount"):
+            with self._report.step("confidential-csi-agent mount: wait for the disk, check, open, mount"):
                 output = vm.check(
                     [_AGENT, "mount", "--annotation", "-"],
                     stdin=_with_fs_group(annotation, fs_group),

@@ -12,14 +12,14 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab.podvm import PodVm
-
 ANNOTATION = "io.confidentialcontainers.org.cloud_volumes"
+
+_POD_NAME_CHARACTERS = 63 - len("podvm") - 10
 
 _BASE64 = re.compile(r"([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?")
 
@@ -138,23 +138,20 @@ def _text(source: dict[str, Any] | None, key: str) -> str:
 
 
 class Caa:
-    """Plays CAA and Kata's runtime on one worker.
+    """Plays CAA and Kata's runtime on one worker, for a cloud in which CAA attaches no disks (libvirt).
 
     Args:
         root: the direct-volume root, as the CSI node plugin writes it.
-        image_of: the raw image behind a disk id.
     """
 
-    def __init__(self, root: Path, image_of: Callable[[str], Path]) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._image_of = image_of
 
-    def create_vm(self, vm: PodVm, *, pod_uid: str = "") -> list[str]:
-        """Attach the pod's disks to its VM; the disk ids, in the order of LUNs."""
-        disk_ids = attach_scan(self._root, pod_uid=pod_uid)
-        for disk_id in disk_ids:
-            vm.attach(self._image_of(disk_id), serial_of(disk_id))
-        return disk_ids
+    @staticmethod
+    def podvm_name(pod_name: str, sandbox_id: str) -> str:
+        """What CAA calls the VM of a pod (``GenerateInstanceName``, for the 63 characters of libvirt)."""
+        pod, sandbox = (re.sub("[^a-z0-9-]", "-", text.lower()) for text in (pod_name, sandbox_id))
+        return f"podvm-{pod[:_POD_NAME_CHARACTERS]}-{sandbox[:8]}"
 
     def create_container(self, mounts: Sequence[OciMount], *, sandbox_id: str, pod_uid: str = "") -> str:
         """What the guest gets as the value of :data:`ANNOTATION`; empty if there is no volume.

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from xml.etree import ElementTree
 
 import libvirt
 
@@ -149,6 +150,13 @@ class Hypervisor:
                     text = "".join(log.read_text(errors="replace") for log in logs if log.exists())
                     raise RuntimeError(f"libvirtd does not answer ({error}). Its log:\n{text}") from error
                 time.sleep(0.02)
+
+    def make_pool(self, name: str, directory: Path) -> None:
+        """A storage pool of the files in a directory."""
+        pool = ElementTree.Element("pool", type="dir")
+        ElementTree.SubElement(pool, "name").text = name
+        ElementTree.SubElement(ElementTree.SubElement(pool, "target"), "path").text = str(directory)
+        self._connection.storagePoolDefineXML(ElementTree.tostring(pool, encoding="unicode")).create()
 
     def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 120.0) -> PodVm:
         """Boot a guest and wait until it runs commands.

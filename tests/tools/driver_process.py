@@ -63,6 +63,22 @@ def running(
             driver.kill()
 
 
+@contextmanager
+def attaching(
+    folder: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``confidential-csi attach-libvirt``, until the end of the block; its log is in ``folder``."""
+    with (folder / "attach-libvirt.log").open("ab") as stream:
+        process = subprocess.Popen(
+            [COMMAND, "attach-libvirt", *options], stderr=stream, env={**os.environ, **(env or {})}
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
 def _wait_until_it_listens(driver: DriverProcess) -> None:
     give_up = time.monotonic() + _START_SECONDS
     while time.monotonic() < give_up and driver.process.poll() is None:

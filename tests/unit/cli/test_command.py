@@ -10,6 +10,7 @@ import click
 import pytest
 
 import cli
+from cli.attach_libvirt import attach_libvirt
 from cli.controller import controller
 from cli.main import main
 from cli.node import node
@@ -33,11 +34,12 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     socket = f"unix://{tmp_path}/s"
     assert "--provider" in _fails("controller", "--endpoint", socket)
     assert "--node-id" in _fails("node", "--endpoint", socket)
+    assert "LIBVIRT_URI" in _fails("attach-libvirt", "--node-id", "n")
     assert "CONFIDENTIAL_CSI_LOCAL_DIRECTORY" in _fails(
         "controller", "--endpoint", socket, "--provider", "local"
     )
-    unknown = _fails("controller", "--endpoint", socket, "--provider", "aws")
-    assert "aws" in unknown
+    unknown = _fails("controller", "--endpoint", socket, "--provider", "gcp")
+    assert "gcp" in unknown
     assert "local" in unknown
 
 
@@ -74,7 +76,7 @@ def test_the_node_role_imports_no_provider() -> None:
     assert "driver.controller" not in printed
 
 
-@pytest.mark.parametrize("role", [controller, node], ids=lambda role: str(role.name))
+@pytest.mark.parametrize("role", [controller, node, attach_libvirt], ids=lambda role: str(role.name))
 def test_every_flag_is_documented_with_its_variable_and_default(role: click.Command) -> None:
     page = FLAGS_PAGE.read_text(encoding="utf-8")
     for option in role.params:
@@ -89,5 +91,5 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
 
 def test_the_commands_are_listed_and_others_refused() -> None:
     context = click.Context(main)
-    assert main.list_commands(context) == ["controller", "key", "node", "policy"]
+    assert main.list_commands(context) == ["attach-libvirt", "controller", "key", "node", "policy"]
     assert main.get_command(context, "nothing") is None

@@ -50,10 +50,6 @@ def entry(disk: str, **metadata: Any) -> dict[str, Any]:
     }
 
 
-def never(disk_id: str) -> Path:
-    raise AssertionError(f"nobody asked for {disk_id}")
-
-
 def test_luns_count_the_entries_that_a_container_does_not_mount(tmp_path: Path, publish: Publish) -> None:
     names = ["pvc-b", "pvc-a", "pvc-c"]
     targets = {name: publish(name, entry(f"disk-{name}")) for name in names}
@@ -70,7 +66,7 @@ def test_the_annotation_is_what_go_would_write(tmp_path: Path, publish: Publish)
     info = entry("ignored", **{"cloud-volume-path": "vol-0123abcd", "encrypt-type": "luks2"})
     info["metadata"]["kbs-key-id"] = "default/key/one"
     target = publish("pvc-a", info)
-    caa = Caa(tmp_path, never)
+    caa = Caa(tmp_path)
     annotation = caa.create_container([OciMount(target, "/data")], sandbox_id="5a11")
     assert annotation == (
         '{"vol-0":{"disk_id":"vol-0123abcd","encrypt_type":"luks2","fs_type":"ext4",'
@@ -83,7 +79,7 @@ def test_the_annotation_is_what_go_would_write(tmp_path: Path, publish: Publish)
 
 def test_a_container_without_volumes_gets_no_annotation(tmp_path: Path, publish: Publish) -> None:
     publish("pvc-a", entry("disk-a"))
-    assert Caa(tmp_path, never).create_container([OciMount("/etc/hosts", "/etc/hosts")], sandbox_id="s") == ""
+    assert Caa(tmp_path).create_container([OciMount("/etc/hosts", "/etc/hosts")], sandbox_id="s") == ""
 
 
 @pytest.mark.parametrize("value", [True, 7, ["luks2"], {}])
@@ -95,9 +91,9 @@ def test_metadata_that_is_not_text_is_counted_by_one_scan_and_dropped_by_the_oth
     assert attach_scan(tmp_path) == ["disk-b"]
     assert sorted(container_scan(tmp_path, [])[1]) == ["disk-a", "disk-b"]
     with pytest.raises(Disagreement, match="counts LUNs by"):
-        Caa(tmp_path, never).create_container([OciMount(good, "/data")], sandbox_id="s")
+        Caa(tmp_path).create_container([OciMount(good, "/data")], sandbox_id="s")
     with pytest.raises(Disagreement, match="runtime fails"):
-        Caa(tmp_path, never).create_container([OciMount(bad, "/data")], sandbox_id="s")
+        Caa(tmp_path).create_container([OciMount(bad, "/data")], sandbox_id="s")
 
 
 def test_a_field_in_other_case_is_read_by_the_typed_scan_alone(tmp_path: Path, publish: Publish) -> None:
@@ -131,7 +127,7 @@ def test_without_a_sandbox_uid_every_entry_of_the_node_is_taken(tmp_path: Path, 
 def test_a_device_that_exists_on_the_worker_is_refused(tmp_path: Path, publish: Publish) -> None:
     target = publish("pvc-a", entry("/dev/null", **{"cloud-volume-path": "disk-a"}))
     with pytest.raises(Disagreement, match="runtime fails"):
-        Caa(tmp_path, never).create_container([OciMount(target, "/data")], sandbox_id="s")
+        Caa(tmp_path).create_container([OciMount(target, "/data")], sandbox_id="s")
 
 
 def test_serials_fit_and_differ() -> None:
