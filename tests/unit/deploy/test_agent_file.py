@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
@@ -23,9 +25,9 @@ from tests.tools.agent_file import STOCK_PYTHON, agent_file
 
 MAX_BYTES = 10_000_000
 MAX_START = 0.5
-"""Seconds."""
+"""Seconds of a processor, so that a busy machine does not count; a start that waits shows by the clock."""
+_MAX_CLOCK = 10 * MAX_START
 _ROUNDS = 5
-_MOST_ROUNDS = 25
 
 TOP = Path(__file__).parents[3]
 VERSION = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["version"]
@@ -51,20 +53,35 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def best_of(start: Callable[[], float]) -> float:
-    """The shortest of some starts, in seconds; of more while that is too long: the machine may be busy."""
-    best = min(start() for _ in range(_ROUNDS))
-    for _ in range(_MOST_ROUNDS - _ROUNDS):
-        if best < MAX_START:
-            break
-        best = min(best, start())
-    return best
+@dataclass(frozen=True, order=True)
+class Start:
+    """What a start took, in seconds: of a processor, and by the clock."""
+
+    processor: float
+    clock: float
+
+    def keeps_the_budget(self, what: str) -> bool:
+        print(f"{what}: {self.clock:.3f} s, {self.processor:.3f} s of a processor; allowed {MAX_START} s")
+        return self.processor < MAX_START and self.clock < _MAX_CLOCK
 
 
-def start_of(*argv: str | Path) -> float:
-    before = time.monotonic()
+def best_of(start: Callable[[], Start]) -> Start:
+    return min(start() for _ in range(_ROUNDS))
+
+
+def start_of(*argv: str | Path) -> Start:
+    """To the end of a command."""
+    clock, children = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     succeeded(run(argv))
-    return time.monotonic() - before
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = used.ru_utime + used.ru_stime - children.ru_utime - children.ru_stime
+    return Start(processor, time.monotonic() - clock)
+
+
+def processor_seconds(process: int) -> float:
+    """What a running process used so far (proc(5): the 14th and 15th field of stat, in ticks)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_it_runs_by_its_name_and_knows_its_version(file: Path) -> None:
@@ -79,23 +96,20 @@ def test_it_keeps_to_its_size(file: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("--help",), ("status", "--json")], ids=" ".join)
 def test_it_starts_in_half_a_second(file: Path, arguments: tuple[str, ...]) -> None:
-    seconds = best_of(lambda: start_of(file, *arguments))
-    print(f"{' '.join(arguments)}: {seconds:.3f} s, allowed {MAX_START} s")
-    assert seconds < MAX_START
+    best = best_of(lambda: start_of(file, *arguments))
+    assert best.keeps_the_budget(" ".join(arguments))
 
 
 def test_the_proxy_listens_in_half_a_second(file: Path, tmp_path: Path) -> None:
-    def start() -> float:
+    def start() -> Start:
         before = time.monotonic()
         with proxy(file, tmp_path / "p", tmp_path / "u") as process:
             listening(process)
-            seconds = time.monotonic() - before
+            start = Start(processor_seconds(process.pid), time.monotonic() - before)
             process.kill()
-        return seconds
+        return start
 
-    seconds = best_of(start)
-    print(f"proxy listens: {seconds:.3f} s, allowed {MAX_START} s")
-    assert seconds < MAX_START
+    assert best_of(start).keeps_the_budget("the proxy listens")
 
 
 def test_the_proxy_in_it_serves_a_real_client(file: Path, tmp_path: Path) -> None:
