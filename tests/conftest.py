@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.guest.pod import KEY, KEY_ID, OTHER_KEY, OTHER_KEY_ID, PLAINTEXT, Pod
 from tests.guest.policy import Guest
@@ -19,6 +20,10 @@ from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
 
 _names = itertools.count()
+
+# A busy machine is not a slow program: a property that is about time measures it itself.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
