@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,19 +41,19 @@ def shared_server() -> Ec2Server:
 @functools.cache
 def moto() -> str:
     """The address of a moto server, for the whole run."""
+    log = tempfile.NamedTemporaryFile("w+")  # not a pipe, which would fill up and stop it
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-p", "0"],
         env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+        stderr=log,
     )
     owner = os.getpid()
     atexit.register(lambda: process.kill() if os.getpid() == owner else None)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if match := re.search(r"Running on (http://127[^ \n]+)", line):
+    while process.poll() is None:
+        if match := re.search(r"Running on (http://127[^ \n]+)", Path(log.name).read_text()):
             return match[1]
+        time.sleep(0.05)
     raise AssertionError("moto's server did not start")
 
 
@@ -111,8 +113,8 @@ class MotoBackend(AwsBackend):
         self.url = moto()
         self._client = clients_of(self.url)(REGION)
         for volume in self._client.describe_volumes()["Volumes"]:
-            if volume["Attachments"]:
-                self._client.detach_volume(VolumeId=volume["VolumeId"])
+            for attachment in volume["Attachments"]:
+                self._client.detach_volume(VolumeId=volume["VolumeId"], InstanceId=attachment["InstanceId"])
             self._client.delete_volume(VolumeId=volume["VolumeId"])
         for snapshot in self._client.describe_snapshots(OwnerIds=["self"])["Snapshots"]:
             self._client.delete_snapshot(SnapshotId=snapshot["SnapshotId"])
@@ -120,24 +122,22 @@ class MotoBackend(AwsBackend):
     def objects(self) -> list[str]:
         volumes = self._client.describe_volumes()["Volumes"]
         snapshots = self._client.describe_snapshots(OwnerIds=["self"])["Snapshots"]
-        return sorted(
-            [f"volume {_name(one)}" for one in volumes] + [f"snapshot {_name(one)}" for one in snapshots]
-        )
+        # An instance's own disk has no name.
+        found = [f"volume {_name(one)}" for one in volumes if _name(one)]
+        return sorted(found + [f"snapshot {_name(one)}" for one in snapshots])
 
     @contextmanager
     def attached(self, handle: str) -> Iterator[None]:
         parsed = handles.volume(handle)
         assert parsed is not None
         image = "ami-12345678"
-        (instance,) = self._client.run_instances(
-            ImageId=image, MinCount=1, MaxCount=1, Placement={"AvailabilityZone": "us-east-1a"}
-        )["Instances"]
+        (instance,) = self._client.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"]
         instance_id = instance["InstanceId"]
         self._client.attach_volume(VolumeId=parsed.object_id, InstanceId=instance_id, Device="/dev/sdf")
         try:
             yield
         finally:
-            self._client.detach_volume(VolumeId=parsed.object_id)
+            self._client.detach_volume(VolumeId=parsed.object_id, InstanceId=instance_id)
             self._client.terminate_instances(InstanceIds=[instance_id])
 
     @contextmanager
