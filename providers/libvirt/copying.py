@@ -17,11 +17,15 @@ from providers.libvirt.domains import require_free
 from providers.libvirt.failures import has_code, system_error
 from providers.libvirt.pools import Pool
 from providers.libvirt.store import StoredObject, disk_size
+from providers.libvirt.streamed_copy import copy_sparse
 
 _NO_REFLINK = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 )
 _REPORT_SECONDS = 10.0
+
+#: Disks that hold no more data than this go through this process, which skips their holes.
+_STREAMED_BYTES = 256 * 1024**2
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +52,7 @@ def copy_disk(
     document = volume_xml(name, size_bytes)
     with _reported(pool, name, source):
         if not _reflink(source, pool, document):
-            _copy(connection, source, pool, document)
+            _copy(connection, source, pool, name, size_bytes)
     made = pool.find(name)
     if made is not None and (disk_size(made) or 0) < size_bytes:
         made.resize(size_bytes, 0)
@@ -67,10 +71,12 @@ def _reflink(source: StoredObject, pool: Pool, document: str) -> bool:
     return True
 
 
-def _copy(connection: libvirt.virConnect, source: StoredObject, pool: Pool, document: str) -> None:
+def _copy(
+    connection: libvirt.virConnect, source: StoredObject, pool: Pool, name: str, size_bytes: int
+) -> None:
     try:
         require_free(connection, source)
-        copy = pool.handle.createXMLFrom(document, source.disk, 0)
+        copy = _copied(connection, source, pool, volume_xml(name, size_bytes))
         try:
             require_free(connection, source)  # nor was it attached meanwhile
         except InUseError:
@@ -82,6 +88,21 @@ def _copy(connection: libvirt.virConnect, source: StoredObject, pool: Pool, docu
             f"{error}: the file system of pool {pool.name!r} has no reflinks, and a full copy of a disk in "
             "use would be of no point in time"
         ) from error
+
+
+def _copied(
+    connection: libvirt.virConnect, source: StoredObject, pool: Pool, document: str
+) -> libvirt.virStorageVol:
+    if source.disk.info()[2] > _STREAMED_BYTES:
+        return pool.handle.createXMLFrom(document, source.disk, 0)
+    copy = pool.handle.createXML(document, 0)
+    try:
+        copy_sparse(connection, source.disk, copy)
+    except BaseException:
+        with suppress(libvirt.libvirtError):
+            copy.delete(0)
+        raise
+    return copy
 
 
 @contextmanager

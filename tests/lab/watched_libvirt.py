@@ -14,6 +14,7 @@ STEPS = frozenset(
         "resize",
         "upload",
         "send",
+        "sendHole",
         "finish",
         "blockResize",
         "attachDeviceFlags",
