@@ -2,7 +2,9 @@
 
 import sys
 
-from tests.bench import node
+from tests.bench import guest, node
 
 if __name__ == "__main__":
-    sys.exit(node.main())
+    failures = node.main()
+    print()
+    sys.exit(failures + guest.main())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,8 @@ from agent.volumes import Volumes
 
 _BARE_ROOT = Path("/run/bare")
 _MIB = 2**20
+_IO_MIB = 32
+_IO_ROUNDS = 5
 
 
 def _volume(index: int, disk_id: str, key_id: str) -> CloudVolume:
@@ -80,3 +84,63 @@ def guarded(disk_ids: Sequence[str], key_id: str) -> float:
     taken = time.perf_counter() - started
     volumes.unmount([one.name for one in wanted])
     return taken
+
+
+def disk_rates(disk_id: str, key: str, key_id: str) -> dict[str, list[float]]:
+    """Bytes per second of sequential writes and reads past the page cache, bare and guarded in turn."""
+    rates: dict[str, list[float]] = {
+        "bare write": [],
+        "guarded write": [],
+        "bare read": [],
+        "guarded read": [],
+    }
+    volumes, device = _volumes(), _device(disk_id)
+    wanted = _volume(0, disk_id, key_id)
+    for _ in range(_IO_ROUNDS):
+        _bare_open("bare-0", device, bytes.fromhex(key))
+        _measure_io(_BARE_ROOT / "bare-0", "bare", rates)
+        _bare_close("bare-0")
+        volumes.mount([wanted], DEFAULT_POLICY)
+        _measure_io(Path(wanted.mount_directory), "guarded", rates)
+        volumes.unmount([wanted.name])
+    return rates
+
+
+def _measure_io(folder: Path, kind: str, rates: dict[str, list[float]]) -> None:
+    file = folder / "sequential"
+    block = mmap.mmap(-1, _MIB)
+    for direction, mode in (("write", os.O_WRONLY | os.O_CREAT), ("read", os.O_RDONLY)):
+        descriptor = os.open(file, mode | os.O_DIRECT)
+        transfer = os.writev if direction == "write" else os.readv
+        started = time.perf_counter()
+        for _ in range(_IO_MIB):
+            if transfer(descriptor, [block]) != _MIB:
+                raise OSError(f"a short {direction} of {file}")
+        os.fsync(descriptor)
+        rates[f"{kind} {direction}"].append(_IO_MIB * _MIB / (time.perf_counter() - started))
+        os.close(descriptor)
+
+
+def notice(disk_id: str) -> float:
+    """Seconds from when the kernel shows the disk of that id, which is attached meanwhile, to its finding."""
+    serial = _volume(0, disk_id, "a/b/c").serial
+    seen: list[float] = []
+
+    def watch() -> None:
+        while not any(_reads(file) == serial for file in Path("/sys/block").glob("*/serial")):
+            time.sleep(0.001)
+        seen.append(time.perf_counter())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    _device(disk_id)
+    found = time.perf_counter()
+    watcher.join()
+    return found - seen[0]
+
+
+def _reads(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

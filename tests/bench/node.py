@@ -7,7 +7,6 @@ fsync included, next to a baseline from the same run: the same bytes written dur
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -16,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +22,7 @@ import grpc
 
 from driver.direct_volumes import directory_name
 from proto import csi_pb2, csi_pb2_grpc
+from tests.bench.table import Row, machine, print_table
 
 PUBLISHES = 200
 READY_BUDGET_SECONDS = 0.5
@@ -169,24 +168,6 @@ def write_durably(folder: Path, content: bytes) -> float:
     return time.perf_counter() - started
 
 
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    measured: float
-    unit: str
-    budget: float | None
-    baseline: float | None = None
-
-    def holds(self) -> bool:
-        return self.budget is None or self.measured <= self.budget
-
-    def cells(self) -> tuple[str, ...]:
-        ratio = "" if self.baseline is None else f"{self.measured / self.baseline:.1f} x"
-        budget = "" if self.budget is None else f"{self.budget:g} {self.unit}"
-        verdict = "" if self.budget is None else ("holds" if self.holds() else "EXCEEDED")
-        return self.name, f"{self.measured:.2f} {self.unit}", budget, ratio, verdict
-
-
 def main() -> int:
     """Measure, print the table, and return 1 if a budget is exceeded."""
     with temporary_folder() as folder:
@@ -200,38 +181,25 @@ def main() -> int:
     median, bare = statistics.median(times), statistics.median(baseline)
     p95, bare_p95 = _p95(times), _p95(baseline)
     rows = [
-        _Row("start to ready", ready * 1e3, "ms", None),
-        _Row("  without waiting for a CPU", (ready - queued) * 1e3, "ms", READY_BUDGET_SECONDS * 1e3),
-        _Row(f"resident memory after {PUBLISHES} publishes", memory, "MB", MEMORY_BUDGET_MB),
-        _Row("NodePublishVolume, median", median * 1e3, "ms", PUBLISH_BUDGET_SECONDS * 1e3, bare * 1e3),
-        _Row("NodePublishVolume, 95th percentile", p95 * 1e3, "ms", None, bare_p95 * 1e3),
-        _Row("baseline: the same bytes, median", bare * 1e3, "ms", None),
+        Row("start to ready", ready * 1e3, "ms", None),
+        Row("  without waiting for a CPU", (ready - queued) * 1e3, "ms", READY_BUDGET_SECONDS * 1e3),
+        Row(f"resident memory after {PUBLISHES} publishes", memory, "MB", MEMORY_BUDGET_MB),
+        Row("NodePublishVolume, median", median * 1e3, "ms", PUBLISH_BUDGET_SECONDS * 1e3, bare * 1e3),
+        Row("NodePublishVolume, 95th percentile", p95 * 1e3, "ms", None, bare_p95 * 1e3),
+        Row("baseline: the same bytes, median", bare * 1e3, "ms", None),
     ]
     print("Node plugin")
-    print(f"machine   {_machine()}")
+    print(f"machine   {machine()}")
     print(f"command   {command}")
     print(
         "baseline  temporary file, fsync, rename, fsync of the directory, in this process, on tmpfs as well"
     )
-    _print_table([("", "measured", "budget", "to baseline", ""), *(row.cells() for row in rows)])
+    print_table(rows)
     return 0 if all(row.holds() for row in rows) else 1
 
 
 def _p95(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
-
-
-def _machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
-    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
-    return f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {system}"
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":
