@@ -1,0 +1,79 @@
+"""The providers that csi-sanity runs against: how a controller of each is started.
+
+A provider joins by adding its deployment to :data:`DEPLOYMENTS`, and a file ``not-run-<name>.txt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from driver.controller import ControllerService
+from driver.endpoint import Endpoint
+from driver.identity import IdentityService
+from driver.server import Server
+from providers.aws import AwsProvider
+from tests.contract.aws_backend import SETTINGS
+from tests.fakes.ec2 import Cloud, Ec2Server
+from tests.fakes.ec2.server import clients_of
+from tests.tools.driver_process import running
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A controller that runs."""
+
+    target: str
+    """Its endpoint."""
+    disk_size: Callable[[str], int]
+    """Bytes of the disk with that id."""
+    node_options: tuple[str, ...] = ()
+    mutable_parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+Deploy = Callable[[Path], AbstractContextManager[Deployment]]
+"""Starts one that keeps its files in a directory."""
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Deployment]:
+    """Files in a directory; the controller is the real process."""
+    disks = folder / "disks"
+    disks.mkdir()
+    settings = {"CONFIDENTIAL_CSI_LOCAL_DIRECTORY": str(disks)}
+
+    def disk_size(handle: str) -> int:
+        return (disks / "volumes" / handle / "disk.raw").stat().st_size
+
+    with running("controller", folder, "--provider", "local", env=settings) as controller:
+        yield Deployment(controller.target(), disk_size)
+
+
+@contextmanager
+def aws(folder: Path) -> Iterator[Deployment]:
+    """The strict EC2; the controller serves from this process, which knows how fast that EC2 is."""
+    cloud = Cloud()
+    with Ec2Server(cloud) as server:
+        endpoint = Endpoint(folder / "controller.sock")
+        services = {
+            "Identity": IdentityService(can_expand=True, has_zones=True),
+            "Controller": ControllerService(AwsProvider(SETTINGS, clients_of(server.url)), ("aws",)),
+        }
+        serving = Server(endpoint, services)
+        serving.start()
+        try:
+            yield Deployment(
+                endpoint.target,
+                lambda disk: cloud.volumes[disk].now.size * GIB,
+                ("--zone", "us-east-1b"),
+                {"awsVolumeType": "gp3", "awsIops": "3500"},
+            )
+        finally:
+            serving.stop(1)
+
+
+DEPLOYMENTS: Mapping[str, Deploy] = {"local": local, "aws": aws}
