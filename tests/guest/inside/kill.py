@@ -19,7 +19,8 @@ from agent.cdh import DataHubClient
 from agent.clock import Clock
 from agent.commands import Result, SystemRunner
 from agent.devices import DeviceFinder, Disk
-from agent.policy import DEFAULT_POLICY
+from agent.disk_format import HEADER_AREA_BYTES
+from agent.policy import DEFAULT_POLICY, Policy, VolumeRules
 from agent.volumes import Volumes
 from tests.unit.agent.fake_clock import FakeClock
 
@@ -28,14 +29,14 @@ _CONTENT = b"what the workload wrote" * 100
 
 
 class _Steps:
-    """Counts what the agent does to the world, and kills it before a chosen step."""
+    """Counts what the agent does to the world, and kills it before a chosen step: its number, or its name."""
 
-    def __init__(self, kill_before: int | None) -> None:
+    def __init__(self, kill_before: int | str | None) -> None:
         self.taken: list[str] = []
         self._kill_before = kill_before
 
     def next(self, what: str) -> None:
-        if len(self.taken) == self._kill_before:
+        if self._kill_before in (len(self.taken), what):
             os.kill(os.getpid(), signal.SIGKILL)
         self.taken.append(what)
 
@@ -231,3 +232,32 @@ def kill_later_runs(index: int, key_id: str, *, unmounting: bool) -> int:
         step += 1
     _run("losetup", "-d", str(disk.path))
     return step
+
+
+def kill_rotations(device: str, key_id: str, previous_key_id: str, content: str, steps: list[str]) -> None:
+    """Die before each of ``steps`` of rotating the volume on ``device``; the next run must complete it.
+
+    ``content`` is what the volume's ``file`` holds.
+    """
+    path, volume = Path(device), _volume(0, key_id)
+    number = Path("/sys/class/block", path.name, "dev").read_text().strip()
+    file = Path(volume.mount_directory, "file")
+    policy = Policy({"/data": VolumeRules(key_id=key_id, previous_key_id=previous_key_id)})
+    with path.open("r+b", buffering=0) as raw:
+        before = raw.read(HEADER_AREA_BYTES)
+        disk = Disk(path, number, raw.seek(0, os.SEEK_END))
+        for step in steps:
+            os.pwrite(raw.fileno(), before, 0)
+            os.fsync(raw.fileno())
+
+            def mount(step: str = step) -> None:
+                steps = _Steps(step)
+                with _kernel_calls_are(steps):
+                    _volumes(steps, disk).mount([volume], policy)
+
+            assert _killed(mount), f"there is no step {step}"
+            volumes = _volumes(_Steps(None), disk)
+            volumes.mount([volume], policy)
+            assert file.read_text() == content
+            volumes.unmount([volume.name])
+            assert _nothing_left(volumes, volume)

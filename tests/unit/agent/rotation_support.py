@@ -23,19 +23,12 @@ from tests.unit.agent.fake_clock import FakeClock
 from tests.unit.agent.power_cut import PowerCutDisk, key_opens
 
 OLD = bytes(range(100, 132))
-
 NEW = bytes(range(200, 232))
-
 NEWEST = bytes(range(32))
-
 SIZE = 64 << 20
-
 RUNNER = SystemRunner()
-
 CURRENT_ID = "default/volume-key/ledger"
-
 PREVIOUS_ID = "default/volume-key/ledger.previous"
-
 ROTATES = VolumeRules(key_id=CURRENT_ID, previous_key_id=PREVIOUS_ID)
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from agent.commands import Result, SystemRunner
-from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_OFFSETS, Record, RecordKey
+from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_OFFSETS, Record, RecordKey, State
 from agent.errors import Unavailable
 from agent.header_guard import GenuineHeader, update_record, write_record
-from agent.initialization import obtain_header
+from agent.initialization import initialize, obtain_header
 from agent.keys import ReleasedKey
+from agent.luks2 import newest_valid
 from agent.policy import VolumeRules
 from agent.rotation import KeyedHeaders
 from tests.unit.agent.fake_clock import FakeClock
@@ -247,3 +248,18 @@ def test_keys_are_in_no_argument_and_not_shown(ready: bytes) -> None:
         assert not any(key.hex() in one or key.decode("latin1") in one for one in arguments)
         assert repr(key) not in repr(keyed)
     assert all(one.startswith("/proc/self/fd/") for one in arguments if "/" in one)
+
+
+def test_who_knows_the_previous_key_makes_volumes_for_as_long_as_the_policy_names_it(ready: bytes) -> None:
+    """Not defended, and the reason to remove ``previous-key``: a volume key of the forger's choice."""
+    forged = PowerCutDisk(SIZE)
+    update_record(forged, RecordKey(OLD), initialize(forged, OLD, RUNNER), state=State.READY)
+    area = bytes(forged.medium)
+    assert newest_valid(area[:IMAGE_BYTES]).binary.uuid != newest_valid(ready[:IMAGE_BYTES]).binary.uuid
+    assert (
+        refusal(PowerCutDisk(SIZE, area), rules=VolumeRules(key_id=CURRENT_ID)).rule
+        == "header-not-authenticated"
+    )
+    pinned = replace(ROTATES, luks_uuid=newest_valid(ready[:IMAGE_BYTES]).binary.uuid)
+    assert refusal(PowerCutDisk(SIZE, area), rules=pinned).rule == "policy-uuid", "but a forger can copy it"
+    assert obtain(PowerCutDisk(SIZE, area)).key.value == NEW
