@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.contract.aws_backend import AwsBackend, MotoBackend
+from tests.contract.azure_backend import AzureBackend
 from tests.contract.backend import Backend
 from tests.contract.libvirt_backend import LibvirtBackend
 from tests.contract.local_backend import LocalBackend
 
-BACKENDS: tuple[type[Backend], ...] = (LocalBackend, LibvirtBackend, AwsBackend, MotoBackend)
+BACKENDS: tuple[type[Backend], ...] = (LocalBackend, LibvirtBackend, AwsBackend, MotoBackend, AzureBackend)
 
 
 def backends_with(*interfaces: type) -> list[type[Backend]]:

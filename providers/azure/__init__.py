@@ -1,0 +1,5 @@
+"""Azure managed disks (``docs/azure.md``)."""
+
+from providers.azure.provider import AzureProvider
+
+__all__ = ["AzureProvider"]

@@ -1,0 +1,1 @@
+"""Azure Resource Manager's disks and snapshots, stricter than the real one."""
