@@ -1,13 +1,24 @@
-"""Clients in the guest that break the rules of ttrpc, beside one that keeps them."""
+"""Runs in the guest: clients that break the rules of ttrpc, and a disk that grows under a volume."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent.annotation import CloudVolume
+from agent.block_device import DirectDevice
+from agent.cdh import DataHubClient
+from agent.clock import SystemClock
+from agent.commands import SystemRunner
+from agent.devices import DeviceFinder, Disk
+from agent.growth import Growth
+from agent.policy import DEFAULT_POLICY
+from agent.volumes import Volumes
 from proto import ttrpc_pb2
 from tests.guest.inside.kata import call
 from tests.peers.kata import SERVICE
@@ -89,3 +100,60 @@ def slow(socket_path: str, create: str, other: dict[str, Any]) -> dict[str, Any]
         answered = call(**other)
         dripping.sendall(data[20:])
         return {"answers": [_answer(read_frame(dripping))], "other": answered}
+
+
+class _GrowingDisk(DeviceFinder):
+    """Finds a linear mapping over the real disk, which can grow while it is in use, as the disk can't."""
+
+    name = "growing"
+
+    def resize(self, device: str, size: int) -> None:
+        """Make it ``size`` bytes of ``device``."""
+        table = f"0 {size // 512} linear {device} 0"
+        if Path("/dev/mapper", self.name).exists():
+            script = f"dmsetup reload {self.name} --table '{table}'; dmsetup resume {self.name}"
+        else:
+            script = f"dmsetup create {self.name} --table '{table}'"
+        subprocess.run(["sh", "-ec", script], check=True)
+
+    def find(self, volume: CloudVolume) -> Disk:
+        assert volume.name == "vol-0"
+        path = Path("/dev/mapper", self.name)
+        number = path.stat().st_rdev
+        with path.open("rb") as file:
+            return Disk(path, f"{os.major(number)}:{os.minor(number)}", file.seek(0, os.SEEK_END))
+
+
+def _growing(key_id: str) -> tuple[_GrowingDisk, Volumes, Growth, CloudVolume]:
+    clock = SystemClock()
+    finder = _GrowingDisk(clock)
+    parts: dict[str, Any] = {
+        "hub": DataHubClient(),
+        "runner": SystemRunner(),
+        "clock": clock,
+        "finder": finder,
+        "open_device": DirectDevice,
+    }
+    volume = CloudVolume(0, "/data", "ext4", None, "disk", None, "luks2", key_id)
+    return finder, Volumes(**parts), Growth(**parts), volume
+
+
+def mount_smaller(device: str, size: int, key_id: str) -> None:
+    """Mount the first ``size`` bytes of a disk."""
+    finder, volumes, _, volume = _growing(key_id)
+    finder.resize(device, size)
+    volumes.mount([volume], DEFAULT_POLICY)
+
+
+def grow(device: str, size: int, key_id: str) -> None:
+    """Let the disk grow, and the volume with it, while it is mounted."""
+    finder, _, growth, volume = _growing(key_id)
+    finder.resize(device, size)
+    growth.grow(volume, size)
+
+
+def unmount_grown(key_id: str) -> None:
+    """Close both."""
+    finder, volumes, _, volume = _growing(key_id)
+    volumes.unmount([volume.name])
+    subprocess.run(["dmsetup", "remove", finder.name], check=True)
