@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.luks2 import newest_valid
-from tests.guest.pod import KEY_ID, MIB, PLAINTEXT, Pod
+from tests.guest.pod import KEY_ID, MIB, PLAINTEXT, SOURCE, Pod
 from tests.lab.aa_control import Aa
 from tests.unit.agent.policy_support import initdata
 
@@ -56,9 +56,6 @@ def test_what_can_not_be_measured_is_closed_again_where_the_policy_demands_it(
     aa: Aa, pod: Pod, ready_copy: Path
 ) -> None:
     pod.attach(ready_copy, "ready")
-    aa.set_fault("not-enabled")
-    pod.mount_one("ready").result()
-    pod.unmount_all().result()
     aa.set_fault("die-before")
     pod.mount_one("ready").refused("measurement-failed", code=4)
     assert pod.leftovers() == ""
@@ -78,13 +75,12 @@ def test_an_agent_killed_before_the_measurement_leaves_it_to_the_next_one(
     """It was mounted already: the next agent would otherwise have nothing left to do."""
     pod.attach(ready_copy, "ready")
     aa.set_fault("hang")
-    pod.vm.check(["sh", "-ec", "cat >/run/annotation"], stdin=pod.annotation("ready").encode())
-    pod.sh(
-        "confidential-csi-agent mount --annotation /run/annotation >/dev/null 2>&1 & agent=$!;"
-        "until grep -q /run/cloud-volumes/vol-0 /proc/mounts; do sleep 0.05; done; sleep 0.3; kill -9 $agent"
+    pod.vm.call(
+        "tests.guest.inside.measurement:mount_killed_when_mounted",
+        annotation=pod.annotation("ready"),
+        directory=SOURCE,
     )
     assert aa.events() == []
     aa.set_fault("none")
-    pod.mount_one("ready").result()
     pod.mount_one("ready").result()
     assert [operation for operation, _ in aa.events()] == ["volume-open"]
