@@ -16,6 +16,8 @@ from driver.identity import IdentityService
 from driver.server import Server
 from providers.aws import AwsProvider
 from tests.contract.aws_backend import SETTINGS
+from tests.fakes.arm.cloud import ArmCloud
+from tests.fakes.arm.server import serving
 from tests.fakes.ec2 import Cloud, Ec2Server
 from tests.fakes.ec2.server import clients_of
 from tests.tools.driver_process import running
@@ -76,4 +78,38 @@ def aws(folder: Path) -> Iterator[Deployment]:
             serving.stop(1)
 
 
-DEPLOYMENTS: Mapping[str, Deploy] = {"local": local, "aws": aws}
+@contextmanager
+def azure(folder: Path) -> Iterator[Deployment]:
+    """The strict ARM over TLS; the controller is the real process, with a token as pods in AKS get it."""
+    cloud = ArmCloud(operation_looks=1)
+    token = folder / "federated-token"
+    token.write_text("a service account's token")
+    with (
+        serving(folder) as server,
+        running(
+            "controller",
+            folder,
+            *("--provider", "azure"),
+            env={
+                "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID": server.add(cloud).subscription,
+                "CONFIDENTIAL_CSI_AZURE_RESOURCE_GROUP": "disks",
+                "CONFIDENTIAL_CSI_AZURE_LOCATION": "westeurope",
+                "CONFIDENTIAL_CSI_AZURE_ENDPOINT": server.endpoint,
+                "AZURE_AUTHORITY_HOST": server.endpoint,
+                "AZURE_TENANT_ID": "11111111-2222-3333-4444-555555555555",
+                "AZURE_CLIENT_ID": "66666666-7777-8888-9999-000000000000",
+                "AZURE_FEDERATED_TOKEN_FILE": str(token),
+                "REQUESTS_CA_BUNDLE": str(server.certificate),
+            },
+        ) as controller,
+    ):
+        yield Deployment(
+            controller.target(),
+            lambda disk: cloud.disk(disk.rpartition("/")[2]).properties["diskSizeGB"] * GIB,
+            ("--zone", "westeurope-2"),
+            {"azureDiskSKU": "Premium_LRS"},
+        )
+    assert not cloud.violations, cloud.violations
+
+
+DEPLOYMENTS: Mapping[str, Deploy] = {"local": local, "aws": aws, "azure": azure}
