@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,10 +19,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-import grpc
-
 from tests.demo.kubernetes import ControlPlane, Kubelet, Manifest, PersistentVolume, load_manifest
-from tests.demo.peer_pod import Worker
+from tests.demo.peer_pod import PeerPod, Worker
 from tests.demo.report import Report
 from tests.demo.scan import contains, files_changed_since, process_leaks, spellings
 from tests.lab.caa import Caa
@@ -33,6 +32,7 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _POOL = "volumes"
 _MIB = 2**20
 _GROWN_BYTES = 128 * _MIB
+_GROWN_ONLINE_BYTES = 192 * _MIB
 _FILE = "/data/ledger.txt"
 _COPY = "/restored/ledger.txt"
 #: contracts of Kata and cloud-api-adaptor: all that mountInfo.json may hold.
@@ -51,13 +51,16 @@ class Demo:
         self._disks = folder / "disks"
         self._keys = folder / "key-broker"
         self._direct_volumes = run / "direct-volumes"
-        for directory in (self._disks, self._keys, self._direct_volumes):
+        pods = run / "pods"
+        for directory in (self._disks, self._keys, self._direct_volumes, pods):
             directory.mkdir()
         self._began = time.time()
         self._storage_class = load_manifest(_EXAMPLES / "storageclass.yaml")
         self._claim = load_manifest(_EXAMPLES / "pvc.yaml")
         self._pod = load_manifest(_EXAMPLES / "pod.yaml")
+        self._policy = (_EXAMPLES / "volumes.toml").read_text()
         self._key = secrets.token_bytes(32)
+        self._new_key = secrets.token_bytes(32)
         self._line = f"only the guest may read this: {secrets.token_hex(16)}\n".encode()
 
         report.title("Set up: one worker, its driver, a key in the key broker")
@@ -66,27 +69,27 @@ class Demo:
             hypervisor.make_pool(_POOL, self._disks)
         with report.step("start confidential-csi controller, node and attach-libvirt"):
             settings = {"LIBVIRT_URI": hypervisor.uri, "LIBVIRT_POOL": _POOL}
-            node = ("--node-id", "worker-1", "--direct-volumes-root", str(self._direct_volumes))
+            worker = ("--node-id", "worker-1", "--direct-volumes-root", str(self._direct_volumes))
             self._plugins: tuple[DriverProcess, ...] = (
                 stack.enter_context(running("controller", folder, "--provider", "libvirt", env=settings)),
-                stack.enter_context(running("node", folder, *node)),
+                stack.enter_context(running("node", folder, *worker, "--pods-root", str(pods))),
             )
-            attacher = stack.enter_context(attaching(folder, *node, env=settings))
+            attacher = stack.enter_context(attaching(folder, *worker, env=settings))
             self._processes = [plugin.process.pid for plugin in self._plugins] + [attacher.pid]
         self._control_plane = ControlPlane(self._plugins[0].socket)
-        kbs = Kbs(self._keys)
-        key_id = self._storage_class["parameters"]["kbs-key-id"]
-        with report.step(f"put 32 random bytes into the key broker as {key_id}"):
-            kbs.put(key_id, self._key)
+        self._kbs = Kbs(self._keys)
+        self._key_id = self._storage_class["parameters"]["kbs-key-id"]
+        with report.step(f"put 32 random bytes into the key broker as {self._key_id}"):
+            self._kbs.put(self._key_id, self._key)
         caa = Caa(self._direct_volumes)
         self._kubelet = Kubelet(self._plugins[1].socket, run / "kubelet")
-        self._worker = Worker(report, self._kubelet, caa, hypervisor, kbs)
+        self._worker = Worker(report, caa, hypervisor, self._kbs, pods_root=pods, folder=folder)
 
     def run(self) -> None:
         """All chapters, in order."""
         volume = self._provision()
         self._first_pod(volume)
-        self._second_pod(volume)
+        self._rotate_and_second_pod(volume)
         snapshot_id, restored = self._grow_and_snapshot(volume)
         self._third_pod(volume, restored)
         self._delete([volume, restored], snapshot_id)
@@ -106,7 +109,7 @@ class Demo:
         uid = str(uuid.uuid4())
         targets = self._publish(uid, {"/data": volume})
         self._check_mount_info()
-        with self._worker.run(self._pod, "detached-header", {"/data": volume}, targets) as pod:
+        with self._worker.run(self._pod, "detached-header", {"/data": volume}, targets, self._policy) as pod:
             with self._report.step(f"write {_FILE} (4 MiB of one line), sync"):
                 pod.exec(
                     *("sh", "-ec", 'yes "$(cat)" | head -c 4194304 > "$0"; sync "$0"', _FILE),
@@ -118,17 +121,32 @@ class Demo:
                 f"group and mode of /data: {owner}; size in the guest: {self._small_bytes // _MIB} MiB"
             )
             group = self._pod["spec"]["securityContext"]["fsGroup"]
-            self._report.verdict("fsGroup of the pod is applied", owner == f"{group} 2775", owner)
+            self._report.verdict("fsGroup (from the policy) is applied", owner == f"{group} 2775", owner)
         self._unpublish(volume, targets["/data"])
 
-    def _second_pod(self, volume: PersistentVolume) -> None:
-        self._report.title("Second pod, a new VM, an older data hub: the file is still there")
+    def _rotate_and_second_pod(self, volume: PersistentVolume) -> None:
+        self._report.title("A new key; second pod, a new VM, an older data hub: the file is still there")
+        previous = f"{self._key_id}-previous"
+        with self._report.step(f"key broker: the old key to {previous}, a new one to {self._key_id}"):
+            self._kbs.put(previous, self._key)
+            self._kbs.put(self._key_id, self._new_key)
+        named = f'key = "{self._key_id}"'
+        policy = self._policy.replace(named, f'{named}\nprevious-key = "{previous}"')
         targets = self._publish(str(uuid.uuid4()), {"/data": volume})
-        with self._worker.run(self._pod, "header-on-disk", {"/data": volume}, targets) as pod:
+        mounts = {"/data": volume}
+        with self._worker.run(self._pod, "header-on-disk", mounts, targets, policy) as pod:
             with self._report.step(f"read {_FILE}"):
                 content = pod.exec("cat", _FILE)
-            self._verdict_of_content("data survived a new VM (CDH before v0.18.0)", content)
+            self._verdict_of_content("data survived a new VM and a new key (CDH before v0.18.0)", content)
         self._unpublish(volume, targets["/data"])
+        self._kbs.remove(previous)
+        (disk,) = (file for file in self._disks.iterdir() if file.suffix == ".raw")
+        old, new = (_opens(disk, key) for key in (self._key, self._new_key))
+        self._report.verdict(
+            "after rotation the new key opens the disk, the old one does not",
+            new and not old,
+            f"cryptsetup with the new key: {new}, with the old one: {old}",
+        )
 
     def _grow_and_snapshot(self, volume: PersistentVolume) -> tuple[str, PersistentVolume]:
         self._report.title("Snapshot it, restore the snapshot, grow the original")
@@ -150,26 +168,53 @@ class Demo:
         targets = self._publish(str(uuid.uuid4()), mounts)
         with self._report.step("NodeExpandVolume before the sandbox exists: OK, the guest grows at mount"):
             self._kubelet.expand(volume, targets["/data"], _GROWN_BYTES)
-        with self._worker.run(self._pod, "detached-header", mounts, targets) as pod:
-            with self._report.step("NodeExpandVolume while it runs"):
-                answer = self._answer_while_running(volume, targets["/data"])
-            self._report.show(f"{answer}: nothing claims to have grown what it could not")
+        policy = f'{self._policy}\n[volumes."/restored"]\nkey = "{self._key_id}"\nformat = "never"\n'
+        with self._worker.run(self._pod, "detached-header", mounts, targets, policy) as pod:
             with self._report.step(f"read {_FILE} and {_COPY}"):
                 content, copy = pod.exec("cat", _FILE), pod.exec("cat", _COPY)
             self._verdict_of_content("data survived a new VM (CDH since v0.18.0)", content)
             self._verdict_of_content("a restored snapshot holds the same data", copy)
             grown = pod.file_system_bytes("/data")
             self._report.verdict(
-                "capacity grew inside the guest",
+                "capacity grew inside the guest at the mount",
                 self._small_bytes + (_GROWN_BYTES - volume.capacity_bytes) * 0.9 <= grown < _GROWN_BYTES,
                 f"{self._small_bytes // _MIB} MiB, then {grown // _MIB} MiB",
             )
+            self._grow_in_use(volume, targets["/data"], pod, grown)
+            self._show_usage(targets["/data"], volume, pod)
             self._search_for_plaintext()
             self._search_for_key()
-            with self._report.step("confidential-csi-agent unmount --all"):
-                pod.unmount_all()
+            with self._report.step("RemoveContainer, DestroySandbox: the agent unmounts and closes"):
+                pod.end()
         for path, one in mounts.items():
             self._unpublish(one, targets[path])
+
+    def _grow_in_use(self, volume: PersistentVolume, target: str, pod: PeerPod, before: int) -> None:
+        with self._report.step(f"ControllerExpandVolume to {_GROWN_ONLINE_BYTES // _MIB} MiB while it runs"):
+            self._control_plane.expand(volume, _GROWN_ONLINE_BYTES)
+        with self._report.step("NodeExpandVolume: the agent grows mapping and file system"):
+            self._kubelet.expand(volume, target, _GROWN_ONLINE_BYTES)
+        after = pod.file_system_bytes("/data")
+        self._report.verdict(
+            "a volume in use had grown when Kubernetes was told so",
+            before + (_GROWN_ONLINE_BYTES - _GROWN_BYTES) * 0.9 <= after < _GROWN_ONLINE_BYTES,
+            f"{before // _MIB} MiB, then {after // _MIB} MiB",
+        )
+
+    def _show_usage(self, target: str, volume: PersistentVolume, pod: PeerPod) -> None:
+        with self._report.step("NodeGetVolumeStats"):
+            stats = self._kubelet.stats(volume, target)
+        used, inodes = stats.usage
+        self._report.show(
+            f"{used.used // _MIB} of {used.total // _MIB} MiB used, {inodes.used} of {inodes.total} inodes; "
+            f"condition: {stats.volume_condition.message}"
+        )
+        total = pod.file_system_bytes("/data")
+        self._report.verdict(
+            "usage is what the container sees, and the volume is well",
+            used.total == total and used.used >= 4 * _MIB and not stats.volume_condition.abnormal,
+            f"{used.total} bytes in Kubernetes, {total} in the container",
+        )
 
     def _delete(self, volumes: Iterable[PersistentVolume], snapshot_id: str) -> None:
         self._report.title("Delete everything")
@@ -210,14 +255,6 @@ class Demo:
         seen = "4 MiB, each byte as written" if content == expected else f"{len(content)} other bytes"
         self._report.verdict(claim, content == expected, seen)
 
-    def _answer_while_running(self, volume: PersistentVolume, target: str) -> str:
-        try:
-            self._kubelet.expand(volume, target, _GROWN_BYTES)
-        except grpc.RpcError as error:
-            code: str = error.code().name
-            return code
-        return "OK"
-
     def _search_for_plaintext(self) -> None:
         images = [path for path in self._disks.rglob("*") if path.is_file()]
         with self._report.step(f"search {len(images)} files of the disk folder for the plaintext"):
@@ -229,7 +266,7 @@ class Demo:
         )
 
     def _search_for_key(self) -> None:
-        needles = spellings(self._key)
+        needles = [*spellings(self._key), *spellings(self._new_key)]
         with self._report.step("search every file changed since the start, and every process, for the key"):
             searched = 0
             found = process_leaks(needles, self._processes)
@@ -241,10 +278,16 @@ class Demo:
                 except OSError:  # gone meanwhile
                     continue
         self._report.verdict(
-            "no key outside the guest and the key broker",
+            "no key, old or new, outside the guest and the key broker",
             not found,
             ", ".join(found) or f"{searched} files searched",
         )
+
+
+def _opens(disk: Path, key: bytes) -> bool:
+    """Whether the header that stands on the disk opens with the key."""
+    command = ["cryptsetup", "open", "--test-passphrase", "--key-file", "-", str(disk)]
+    return subprocess.run(command, input=key, capture_output=True, check=False).returncode == 0
 
 
 def _temporary_folder(stack: ExitStack, parent: str) -> Path:

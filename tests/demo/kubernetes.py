@@ -167,6 +167,13 @@ class Kubelet:
         )
         return response.capacity_bytes
 
+    def stats(self, volume: PersistentVolume, target: str) -> csi_pb2.NodeGetVolumeStatsResponse:
+        """What kubelet asks now and then for its metrics."""
+        return self._node.NodeGetVolumeStats(
+            csi_pb2.NodeGetVolumeStatsRequest(volume_id=volume.volume_handle, volume_path=target),
+            timeout=_TIMEOUT_SECONDS,
+        )
+
     def unpublish(self, volume: PersistentVolume, target: str) -> None:
         """Unpublish, then remove what kubelet itself made."""
         self._node.NodeUnpublishVolume(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.demo.kubernetes import Kubelet, Manifest, PersistentVolume
+from tests.demo.kubernetes import Manifest, PersistentVolume
 from tests.demo.report import Report
-from tests.lab.caa import Caa, OciMount
-from tests.lab.cdh_control import Cdh
+from tests.guest.pod import Pod
+from tests.guest.sandbox import BUNDLES, FRONT_PORT, UPSTREAM, FrontSandbox, front_command
+from tests.lab import caa
+from tests.lab.caa import Caa
 from tests.lab.cdh_storage import Dialect
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.kbs import Kbs
-from tests.lab.podvm import PodVm
+from tests.peers.kata import OciMount
 
-_AGENT = str(Path(sys.executable).parent / "confidential-csi-agent")
+_CONTAINER_ID = "ledger"
 
 #: What a container runtime does with bind mounts, then the command. Arguments: source and destination of
 #: each, "--", the command.
@@ -32,34 +32,50 @@ exec "$@"
 class PeerPod:
     """A pod that runs in a VM of its own."""
 
-    def __init__(self, vm: PodVm, sources: Mapping[str, str]) -> None:
-        self.vm = vm
-        self._binds = [part for destination, source in sources.items() for part in (source, destination)]
+    def __init__(self, sandbox: FrontSandbox, destinations: Mapping[str, PersistentVolume]) -> None:
+        self._sandbox = sandbox
+        self._binds = [
+            part
+            for path in destinations
+            for part in (f"{BUNDLES}/{_CONTAINER_ID}/{path.strip('/').replace('/', '-')}", path)
+        ]
 
     def exec(self, *command: str, stdin: bytes = b"") -> bytes:
         """Run a command in the container, as ``kubectl exec`` would; its output."""
         argv = ["unshare", "--mount", "sh", "-ec", _CONTAINER, "container", *self._binds, "--", *command]
-        return self.vm.check(argv, stdin=stdin)
+        return self._sandbox.pod.vm.check(argv, stdin=stdin)
 
     def file_system_bytes(self, path: str) -> int:
         """Size of the file system that the container sees at ``path``."""
         blocks, size = self.exec("stat", "--file-system", "--format=%b %S", path).split()
         return int(blocks) * int(size)
 
-    def unmount_all(self) -> None:
-        """What the agent does when the pod ends in order."""
-        self.vm.check([_AGENT, "unmount", "--all"])
+    def end(self) -> None:
+        """What Kata's runtime calls when the pod ends in order; the agent unmounts and closes."""
+        for method, answer in (
+            ("RemoveContainer", self._sandbox.remove(_CONTAINER_ID)),
+            ("DestroySandbox", self._sandbox.call("DestroySandbox", b"")),
+        ):
+            _require(method, answer.code, answer.message)
 
 
 class Worker:
-    """The node that the pods are scheduled to: kubelet, Kata and cloud-api-adaptor, and what is below."""
+    """The node that the pods are scheduled to: Kata and cloud-api-adaptor, and what is below.
 
-    def __init__(self, report: Report, kubelet: Kubelet, caa: Caa, hypervisor: Hypervisor, kbs: Kbs) -> None:
+    Args:
+        pods_root: where cloud-api-adaptor puts the sockets of its pods.
+        folder: for the certificates between cloud-api-adaptor and its PodVMs.
+    """
+
+    def __init__(
+        self, report: Report, caa: Caa, hypervisor: Hypervisor, kbs: Kbs, *, pods_root: Path, folder: Path
+    ) -> None:
         self._report = report
-        self.kubelet = kubelet
         self._caa = caa
         self._hypervisor = hypervisor
         self._kbs = kbs
+        self._pods_root = pods_root
+        self._folder = folder
 
     @contextmanager
     def run(
@@ -68,12 +84,14 @@ class Worker:
         dialect: Dialect,
         mounts: Mapping[str, PersistentVolume],
         targets: Mapping[str, str],
+        policy: str,
     ) -> Iterator[PeerPod]:
         """Start a pod whose volumes were published, in a new VM; the plug is pulled at the end.
 
         Args:
             mounts: path in the container to volume.
             targets: the same paths to kubelet's target paths.
+            policy: the volume policy in the PodVM's image.
         """
         sandbox_id = secrets.token_hex(32)
         name = self._caa.podvm_name(pod["metadata"]["name"], sandbox_id)
@@ -81,19 +99,28 @@ class Worker:
             vm = self._hypervisor.boot(name)
         try:
             with self._report.step(f"start the data hub in it (CDH {_AGE[dialect]})"):
-                Cdh(vm, self._kbs, dialect=dialect)
-            with self._report.step("note the sandbox beside the records, hand over the annotation"):
-                oci_mounts = [OciMount(targets[path], path) for path in mounts]
-                annotation = self._caa.create_container(oci_mounts, sandbox_id=sandbox_id)
-            fs_group = pod["spec"]["securityContext"]["fsGroup"]
-            with self._report.step("confidential-csi-agent mount: wait for the disk, check, open, mount"):
-                output = vm.check(
-                    [_AGENT, "mount", "--annotation", "-"],
-                    stdin=_with_fs_group(annotation, fs_group),
-                    timeout=120,
-                )
-            mounted = json.loads(output)["volumes"]
-            yield PeerPod(vm, {volume["mount_point"]: volume["source"] for volume in mounted})
+                guest = Pod(vm, self._kbs, dialect)
+            with self._report.step("start confidential-csi-agent proxy (mode A, TLS), and what is behind it"):
+                folder = self._folder / name
+                folder.mkdir()
+                guest.sh("mkdir -p /etc/confidential-csi /run/sandbox")
+                vm.check(["sh", "-ec", "cat >/etc/confidential-csi/volumes.toml"], stdin=policy.encode())
+                vm.call("tests.guest.inside.kata:start", socket_path=UPSTREAM)
+                command = list(front_command(guest, folder))
+                vm.call("tests.guest.inside.agent:start", argv=command, port=FRONT_PORT)
+            sandbox = FrontSandbox(guest)
+            with caa.pod_socket(self._pods_root, sandbox_id, _forward(sandbox)):
+                with self._report.step("note the sandbox beside the records, write the annotation"):
+                    oci_mounts = [caa.OciMount(targets[path], path) for path in mounts]
+                    annotation = self._caa.create_container(oci_mounts, sandbox_id=sandbox_id)
+                with self._report.step(
+                    "CreateContainer: the agent waits for the disk, checks, opens, mounts"
+                ):
+                    answer = sandbox.create(
+                        _CONTAINER_ID, [OciMount(path, targets[path]) for path in mounts], annotation
+                    )
+                    _require("CreateContainer", answer.code, answer.message)
+                yield PeerPod(sandbox, mounts)
         finally:
             with self._report.step(f"destroy the VM ({name})"):
                 vm.destroy()
@@ -102,9 +129,14 @@ class Worker:
 _AGE: Mapping[Dialect, str] = {"header-on-disk": "before v0.18.0", "detached-header": "since v0.18.0"}
 
 
-def _with_fs_group(annotation: str, fs_group: int) -> bytes:
-    """Add the pod's fsGroup, which CAA's annotation has a field for and CAA does not fill yet."""
-    volumes = json.loads(annotation)
-    return json.dumps(
-        {name: {**volume, "fs_group": str(fs_group)} for name, volume in volumes.items()}
-    ).encode()
+def _forward(sandbox: FrontSandbox) -> Callable[[str, bytes], tuple[int, str, bytes]]:
+    def call(method: str, payload: bytes) -> tuple[int, str, bytes]:
+        answer = sandbox.call(method, payload)
+        return answer.code, answer.message, answer.payload
+
+    return call
+
+
+def _require(method: str, code: int, message: str) -> None:
+    if code != 0:
+        raise RuntimeError(f"{method} failed with {code}: {message}")

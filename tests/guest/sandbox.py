@@ -211,6 +211,12 @@ def middle_proxy(pod: Pod, *options: str) -> Iterator[Sandbox]:
 @contextmanager
 def front_proxy(pod: Pod, folder: Path) -> Iterator[Sandbox]:
     """The proxy in mode A, with certificates made in ``folder``. The forwarder is left out."""
+    with background(pod, *front_command(pod, folder), port=FRONT_PORT):
+        yield from _until_destroyed(FrontSandbox(pod))
+
+
+def front_command(pod: Pod, folder: Path) -> tuple[str, ...]:
+    """The agent's arguments for mode A, after putting certificates made in ``folder`` into the guest."""
     authority = Authority(folder, "authority")
     server, server_key = authority.issue("server", "serverAuth")
     client, client_key = authority.issue("client", "clientAuth")
@@ -224,12 +230,10 @@ def front_proxy(pod: Pod, folder: Path) -> Iterator[Sandbox]:
         pod.vm.check(
             ["sh", "-ec", f"mkdir -p {CERTIFICATES}; cat >{CERTIFICATES}/{name}"], stdin=content.encode()
         )
-    command = (
+    return (
         *("proxy", "--mode", "front", "--listen", f"127.0.0.1:{FRONT_PORT}", "--upstream", UPSTREAM),
         *("--tls-config", f"{CERTIFICATES}/apf.json"),
     )
-    with background(pod, *command, port=FRONT_PORT):
-        yield from _until_destroyed(FrontSandbox(pod))
 
 
 def _until_destroyed(box: Sandbox) -> Iterator[Sandbox]:

@@ -12,12 +12,19 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agent.ttrpc import Server, TtrpcError
+
 ANNOTATION = "io.confidentialcontainers.org.cloud_volumes"
+
+#: Of the Kata agent protocol, those that others than Kata's runtime call by way of CAA.
+_VOLUME_METHODS = ("GetVolumeStats", "ResizeVolume")
 
 _POD_NAME_CHARACTERS = 63 - len("podvm") - 10
 
@@ -135,6 +142,37 @@ def container_scan(
 def _text(source: dict[str, Any] | None, key: str) -> str:
     value = (source or {}).get(key)
     return value if isinstance(value, str) else ""
+
+
+@contextmanager
+def pod_socket(
+    pods_root: Path, sandbox_id: str, forward: Callable[[str, bytes], tuple[int, str, bytes]]
+) -> Iterator[None]:
+    """CAA's socket of one pod, ``<pods_root>/<sandbox id>/agent.ttrpc``, until the end of the block.
+
+    Args:
+        forward: calls a method of the guest's agent; status code, message and payload.
+    """
+
+    def answer(method: str, payload: bytes) -> bytes:
+        code, message, answered = forward(method, payload)
+        if code != 0:
+            raise TtrpcError(code, message)
+        return answered
+
+    folder = pods_root / sandbox_id
+    folder.mkdir(parents=True)
+    server = Server(
+        str(folder / "agent.ttrpc"),
+        {("grpc.AgentService", method): partial(answer, method) for method in _VOLUME_METHODS},
+    )
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(1.0)
+        (folder / "agent.ttrpc").unlink(missing_ok=True)
+        folder.rmdir()
 
 
 class Caa:
