@@ -17,7 +17,7 @@ from providers.azure.copies import Snapshots
 from providers.azure.disk_types import GIB, MAXIMUM_GIB, SKUS, DiskType
 from providers.azure.health import condition
 from providers.azure.places import Place, labels_of, normalized_location
-from providers.azure.records import FAILED, DiskRecord, SnapshotRecord
+from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.settings import MORE_RESOURCE_GROUPS, Settings
 from providers.azure.volumes import Volumes, check_created_as
 from providers.deadline import Deadline
@@ -170,7 +170,8 @@ class AzureProvider(
         return self._volume(handle, deadline).volume()
 
     def volume_exists(self, handle: str, deadline: Deadline) -> bool:
-        return self._find_volume(handle, deadline) is not None
+        record = self._find_volume(handle, deadline)
+        return record is not None and record.provisioning_state != DELETING
 
     def expand_volume(self, handle: str, size_bytes: int, deadline: Deadline) -> int:
         record = self._volume(handle, deadline)
@@ -207,7 +208,8 @@ class AzureProvider(
             existing = self._snapshots.existing(place, name, deadline)
             if existing is not None:
                 return existing.snapshot()
-        return self._snapshots.create(name, self._volume(source_handle, deadline), deadline).snapshot()
+        source = self._settled_volume(source_handle, deadline)
+        return self._snapshots.create(name, source, deadline).snapshot()
 
     def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
         record = self._find_snapshot(handle, deadline)
@@ -215,10 +217,7 @@ class AzureProvider(
             self._snapshots.delete(record, deadline)
 
     def get_snapshot(self, handle: str, deadline: Deadline) -> Snapshot:
-        record = self._find_snapshot(handle, deadline)
-        if record is None:
-            raise SnapshotNotFoundError("Azure has no such snapshot")
-        return record.snapshot()
+        return self._snapshot(handle, deadline).snapshot()
 
     def list_snapshots(
         self, source_handle: str | None, max_entries: int, token: str, deadline: Deadline
@@ -226,7 +225,11 @@ class AzureProvider(
         found = {
             snapshot.handle: snapshot
             for place in self._settings.places
-            for snapshot in (record.snapshot() for record in self._snapshot_resources.list(place, deadline))
+            for snapshot in (
+                record.snapshot()
+                for record in self._snapshot_resources.list(place, deadline)
+                if record.is_made
+            )
             if source_handle in (None, snapshot.source_handle)
         }
         return page(lambda text: handles.snapshot(text) is not None, found, found.get, max_entries, token)
@@ -236,6 +239,7 @@ class AzureProvider(
             record.handle: record.volume()
             for place in self._settings.places
             for record in self._disks.list(place, deadline)
+            if record.provisioning_state != DELETING
         }
         return page(lambda text: handles.volume(text) is not None, found, found.get, max_entries, token)
 
@@ -272,6 +276,14 @@ class AzureProvider(
 
     def _volume(self, handle: str, deadline: Deadline) -> DiskRecord:
         record = self._find_volume(handle, deadline)
+        if record is None or record.provisioning_state == DELETING:
+            raise _no_volume()
+        return record
+
+    def _settled_volume(self, handle: str, deadline: Deadline) -> DiskRecord:
+        """The volume once nothing is being done to it: before that Azure copies nothing from it."""
+        found = self._volume(handle, deadline)
+        record = self._disks.wait_until_settled(found.place, found.name, deadline)
         if record is None:
             raise _no_volume()
         return record
@@ -282,6 +294,12 @@ class AzureProvider(
         if parsed is None:
             return None
         return self._snapshot_resources.find(self._labeled(parsed.label), parsed.name, deadline)
+
+    def _snapshot(self, handle: str, deadline: Deadline) -> SnapshotRecord:
+        record = self._find_snapshot(handle, deadline)
+        if record is None or not record.is_made:
+            raise SnapshotNotFoundError("Azure has no such snapshot")
+        return record
 
     def _change(self, record: DiskRecord, action: str, body: Json, deadline: Deadline) -> DiskRecord:
         changed = self._volumes.change(record, action, body, deadline)
@@ -319,12 +337,10 @@ class AzureProvider(
         if request.source is None:
             return "", ""
         if request.source.kind is SourceKind.VOLUME:
-            disk = self._volume(request.source.handle, deadline)
+            disk = self._settled_volume(request.source.handle, deadline)
             _check_source_fits(disk.size_gib, request)
             return disk.resource_id, disk.location
-        snapshot = self._find_snapshot(request.source.handle, deadline)
-        if snapshot is None:
-            raise SnapshotNotFoundError("Azure has no such snapshot to restore")
+        snapshot = self._snapshot(request.source.handle, deadline)
         if not snapshot.ready:
             percent = f"{snapshot.completion_percent or 0:.0f} %"
             raise UnavailableError(

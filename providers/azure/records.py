@@ -151,6 +151,11 @@ class SnapshotRecord:
         return self.place.resource_id("snapshots", self.name)
 
     @property
+    def is_made(self) -> bool:
+        """Whether it is one: not what a failed creation left, or what is being deleted."""
+        return self.provisioning_state not in (FAILED, DELETING)
+
+    @property
     def ready(self) -> bool:
         """Whether a disk can be made from it: its data may still be copied in the background."""
         copied = self.completion_percent is None or self.completion_percent >= 100
