@@ -168,10 +168,18 @@ class Volumes:
                     "EC2 could not make the volume (its state is error); it is made anew. If awsKmsKeyId is "
                     "set, check that the key is enabled and that the controller's role may use it"
                 )
-            found = self._region.volumes_by_id.get(record.volume_id, deadline)
+            found = self._again(record, deadline)
         if found is None:
             raise OutcomeUnknownError("the volume was deleted by another call as it was created; call again")
         return found
+
+    def _again(self, record: VolumeRecord, deadline: Deadline) -> VolumeRecord | None:
+        """The volume as it is now, asked for by name if it has one: so all creations share their calls."""
+        key = record.tags.get(tag_keys.VOLUME_KEY)
+        if not key:
+            return self._region.volumes_by_id.get(record.volume_id, deadline)
+        found = self._region.volumes_by_key.get(key, deadline) or ()
+        return next((one for one in found if one.volume_id == record.volume_id), None)
 
     def _drop_duplicate(self, volume_id: str, kept: VolumeRecord, deadline: Deadline) -> None:
         # A token lives for a day or so; this volume was made just now, and nobody was told of it.

@@ -2,9 +2,11 @@
 
 import sys
 
-from tests.bench import guest, node
+from tests.bench import aws, guest, node
 
 if __name__ == "__main__":
     failures = node.main()
+    print()
+    failures += aws.main()
     print()
     sys.exit(failures + guest.main())

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from providers.aws import AwsProvider, handles
@@ -41,17 +41,18 @@ def shared_server() -> Ec2Server:
 @functools.cache
 def moto() -> str:
     """The address of a moto server, for the whole run."""
-    log = tempfile.NamedTemporaryFile("w+")  # not a pipe, which would fill up and stop it
+    descriptor, log = tempfile.mkstemp()  # not a pipe, which would fill up and stop it
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-p", "0"],
         env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"},
         stdout=subprocess.DEVNULL,
-        stderr=log,
+        stderr=descriptor,
     )
     owner = os.getpid()
     atexit.register(lambda: process.kill() if os.getpid() == owner else None)
     while process.poll() is None:
-        if match := re.search(r"Running on (http://127[^ \n]+)", Path(log.name).read_text()):
+        if match := re.search(r"Running on (http://127[^ \n]+)", Path(log).read_text()):
+            Path(log).unlink()
             return match[1]
         time.sleep(0.05)
     raise AssertionError("moto's server did not start")
@@ -107,6 +108,12 @@ class MotoBackend(AwsBackend):
     """moto's EC2, which is kinder than the real one (field case B5)."""
 
     label = "moto"
+    cannot: ClassVar[Mapping[str, str]] = {
+        "test_two_processes_cloning_to_one_name_get_one_volume": "it ignores client tokens",
+        "test_two_processes_taking_one_snapshot_get_one": "snapshots of one moment have no order in it",
+        "test_expansions_at_one_time_end_at_the_largest": "it makes volumes smaller",
+        "tests.contract.test_crashes": "nothing: they pass, but take a minute more than these tests have",
+    }
 
     def __init__(self, directory: Path) -> None:
         del directory

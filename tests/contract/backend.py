@@ -6,7 +6,7 @@ A provider joins the suite by adding its :class:`Backend` to ``tests/contract/ba
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,8 @@ class Backend(ABC):
     provider_class: ClassVar[type[BlockVolumeProvider]]
     label: ClassVar[str] = ""
     """Tells it from another backend of the same provider."""
+    cannot: ClassVar[Mapping[str, str]] = {}
+    """Tests that it can't run, by the name of the function or its module, and what it lacks for them."""
 
     @classmethod
     def test_id(cls) -> str:

@@ -15,7 +15,7 @@ from providers.interface import (
     VolumeSnapshotter,
 )
 from tests.contract.backend import Backend
-from tests.contract.backends import BACKENDS, backends_with
+from tests.contract.backends import backends_with
 
 _INTERFACES: dict[str, type] = {
     "expander": VolumeExpander,
@@ -37,7 +37,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each backend whose provider has the interfaces that the test ``needs``."""
     if "backend_class" in metafunc.fixturenames:
         needed = [name for mark in metafunc.definition.iter_markers("needs") for name in mark.args]
-        backends = backends_with(*(_INTERFACES[name] for name in needed)) if needed else BACKENDS
+        backends = [
+            backend
+            for backend in backends_with(*(_INTERFACES[name] for name in needed))
+            if not backend.cannot.keys() & {metafunc.function.__name__, metafunc.module.__name__}
+        ]
         metafunc.parametrize("backend_class", backends, ids=[b.test_id() for b in backends])
 
 

@@ -95,6 +95,8 @@ SCENARIOS = {
 
 def _cases() -> Iterator[object]:
     for backend in BACKENDS:
+        if __name__ in backend.cannot:
+            continue
         for name, scenario in SCENARIOS.items():
             if all(issubclass(backend.provider_class, interface) for interface in scenario.needs):
                 yield pytest.param(backend, scenario, id=f"{backend.test_id()}-{name}")
