@@ -31,13 +31,14 @@ def replace(connection: libvirt.virConnect, pool: Pool, base: str, node_id: str,
     Raises:
         OutcomeUnknownError: another note is there.
     """
+    volume = pool.find(base + NOTE)
     found = read(connection, pool, base)
-    if found == node_id:
+    if found == node_id and (found or volume is None):
         return
     if found != replacing:
         raise _changed()
-    if found:
-        _remove(pool, base + NOTE)
+    if volume is not None:
+        _remove(pool, base + NOTE)  # also one that is empty, because libvirt died as it made it
     if not node_id:
         return
     new = Sidecar(f"{node_id} {secrets.token_hex(8)}".encode("ascii"))

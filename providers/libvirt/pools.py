@@ -84,19 +84,20 @@ class Pool:
                 return None
             raise
 
-    def refresh(self) -> None:
-        """Let libvirt see what was made or removed behind its back.
+    def refresh(self) -> bool:
+        """Let libvirt see what was made or removed behind its back; False if it can't while a copy runs.
 
         Raises:
-            UnavailableError: it can't, now: a copy is running in the pool, or the pool is gone.
+            UnavailableError: the pool is no longer active.
         """
         try:
             self.handle.refresh(0)
-        except libvirt.libvirtError as error:
-            raise UnavailableError(
-                f"pool {self.name!r} can't be looked at now ({str(error)[:200]}); it is being written to, or "
-                "not usable: call again"
-            ) from error
+        except libvirt.libvirtError:
+            # Its number says nothing. A connection that is lost fails here, too.
+            if self.handle.isActive():
+                return False
+            raise _inactive(self.name) from None
+        return True
 
     def names(self) -> list[str]:
         """The names of all its storage volumes."""
@@ -214,16 +215,20 @@ class Pools:
 def _usable(handle: libvirt.virStoragePool) -> Pool:
     name = handle.name()
     if not handle.isActive():
-        raise UnavailableError(
-            f"the storage pool {name!r} is not active; start it (virsh pool-start), and let it start by "
-            "itself (virsh pool-autostart)"
-        )
+        raise _inactive(name)
     kind, _ = pool_type_and_path(handle.XMLDesc())
     if kind not in _FILE_POOLS:
         raise UnavailableError(
             f"the storage pool {name!r} is of type {kind!r}; use one of {', '.join(sorted(_FILE_POOLS))}"
         )
     return Pool(handle)
+
+
+def _inactive(name: str) -> UnavailableError:
+    return UnavailableError(
+        f"the storage pool {name!r} is not active; start it (virsh pool-start), and let it start by "
+        "itself (virsh pool-autostart)"
+    )
 
 
 def _no_pool(which: str) -> UnavailableError:

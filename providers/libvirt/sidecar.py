@@ -55,7 +55,7 @@ def write(connection: libvirt.virConnect, pool: Pool, name: str, sidecar: Sideca
 
 
 def read(connection: libvirt.virConnect, volume: libvirt.virStorageVol) -> Sidecar | None:
-    """The content; None if the file is gone.
+    """The content; empty if it is all zeros, as in a copy that libvirt died in; None if the file is gone.
 
     Raises:
         CorruptStateError: it is not what was written. UnavailableError: it is just being written.
@@ -68,6 +68,8 @@ def read(connection: libvirt.virConnect, volume: libvirt.virStorageVol) -> Sidec
         if is_busy(error):
             raise UnavailableError("the object is just being made by another call; call again") from error
         raise
+    if not data.strip(b"\0"):
+        return Sidecar(b"")
     digest, separator, content = (
         data[:_HASH_CHARACTERS],
         data[_HASH_CHARACTERS:][:1],

@@ -21,7 +21,13 @@ from dataclasses import dataclass
 import libvirt
 
 from providers.deadline import Deadline
-from providers.errors import InUseError, OutcomeUnknownError, ProviderError, UnavailableError
+from providers.errors import (
+    CorruptStateError,
+    InUseError,
+    OutcomeUnknownError,
+    ProviderError,
+    UnavailableError,
+)
 from providers.libvirt import notes, sidecar
 from providers.libvirt.documents import volume_xml
 from providers.libvirt.failures import is_busy, is_missing
@@ -76,7 +82,7 @@ class Store:
 
     def bases(self) -> Iterator[str]:
         """Names of the objects that there may be; :meth:`look` tells."""
-        self._refresh_if_possible()
+        self.pool.refresh()
         return iter(sorted(parts_by_object(self.pool.names(), self.prefix)))
 
     def look(self, base: str) -> StoredObject | None:
@@ -97,7 +103,7 @@ class Store:
     def find(self, base: str) -> StoredObject | None:
         """The object, also if it was put there behind libvirt's back (unless a long copy hides that)."""
         found = self.look(base)
-        if found is None and self._refresh_if_possible():
+        if found is None and self.pool.refresh():
             found = self.look(base)
         return found
 
@@ -174,6 +180,10 @@ class Store:
             disk = self.pool.find(base + GO_DISK) if self.of_volumes else None
             return None if disk is None else self._stored(base, None, disk)
         found = sidecar.read(self._connection, tags)
+        if found is not None and not found.content:
+            if any(name.endswith(".draft") for name in self._left(base)):
+                return None  # what it was to be copied from is still there: it never was an object's
+            raise CorruptStateError(f"the tags of {base} are all zeros; a person must look")
         disk = None if found is None else self.pool.find(disk_name(base, found.mark))
         return None if found is None or disk is None else self._stored(base, found.content, disk)
 
@@ -245,21 +255,12 @@ class Store:
             self._remove(name)
 
     def _refresh(self, deadline: Deadline) -> None:
-        while True:
-            try:
-                self.pool.refresh()
-                return
-            except UnavailableError:
-                if deadline.remaining() < _POLL_SECONDS:
-                    raise
-                time.sleep(_POLL_SECONDS)
-
-    def _refresh_if_possible(self) -> bool:
-        """Refresh, unless a copy is running in the pool: libvirt sees all that was made through itself."""
-        with suppress(UnavailableError):
-            self.pool.refresh()
-            return True
-        return False
+        while not self.pool.refresh():
+            if deadline.remaining() < _POLL_SECONDS:
+                raise UnavailableError(
+                    f"pool {self.pool.name!r} can't be looked through while a copy is made in it; call again"
+                )
+            time.sleep(_POLL_SECONDS)
 
 
 def disk_size(disk: libvirt.virStorageVol) -> int | None:
