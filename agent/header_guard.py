@@ -85,12 +85,13 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
         raise ValueError(f"a header area is {HEADER_AREA_BYTES} bytes, not {len(area)}")
     if all_zero(area):
         return Unformatted(claimed=False)
+    images = (image_in_place(area), True), (image_in_redo(area), False)
     for slot, sealed in _newest_first(area):
         if sealed.record.state is State.CLAIMED:
             if sealed.fits(key, b"") and _only_claim_and_redo(area, slot):
                 return Unformatted(claimed=True)
             continue
-        for image, in_place in ((image_in_place(area), True), (image_in_redo(area), False)):
+        for image, in_place in images:
             if sealed.fits(key, image):
                 audited = _audit(image)
                 _compare(sealed.record, audited, device_size)

@@ -19,6 +19,7 @@ from agent.device_mapper import SECTOR_BYTES, DeviceMapper, Mapping, Target
 from agent.devices import Disk
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
 from agent.errors import Refused
+from agent.header_guard import GenuineHeader
 from agent.loop_device import loop_over
 from agent.luks2 import HeaderError, newest_valid
 from agent.luks2_profile import AuditedHeader, audit_known
@@ -51,22 +52,25 @@ class Shields:
         self._mapper = mapper
         self._blocks = sysfs / "block"
 
-    def build(self, name: str, disk: Disk, image: bytes, key_id: str) -> Mapping:
-        """Put a shield with the header ``image`` over ``disk``, at its size of now; the device that it is.
+    def build(self, name: str, disk: Disk, header: GenuineHeader, key_id: str) -> Shield:
+        """Put a shield with ``header`` over ``disk``, at its size of now.
 
-        ``key_id`` names the key that authenticated the image.
+        ``key_id`` names the key that authenticated it.
 
         Raises:
             Unavailable: the loop device or the mapping can't be made.
         """
-        uuid = f"CONFIDENTIAL-CSI-SHIELD-{key_mark(key_id)}-{name}"
-        memory = _sealed_memory(name, image)
+        mark = key_mark(key_id)
+        uuid = f"CONFIDENTIAL-CSI-SHIELD-{mark}-{name}"
+        memory = _sealed_memory(name, header.image)
         try:
             with loop_over(memory) as loop:
                 number = (self._blocks / loop / "dev").read_text().strip()
-                return self._mapper.create(name + _SUFFIX, uuid, _table(number, disk.number, disk.size))
+                table = _table(number, disk.number, disk.size)
+                mapping = self._mapper.create(name + _SUFFIX, uuid, table)
         finally:
             os.close(memory)
+        return Shield(mapping, header.audited, disk.size, disk.number, mark)
 
     def find(self, name: str) -> Shield | None:
         """The shield of a volume, after checking that it is one; None when there is none.

@@ -31,7 +31,7 @@ from agent.measurement import Measurements, VolumeEvent
 from agent.plain import PlainMappings, needs_filesystem
 from agent.policy import Encryption, Measurement, Policy, VolumeRules, rules_for
 from agent.rotation import KeyedHeader, KeyedHeaders
-from agent.shield import Shields, key_mark
+from agent.shield import Shield, Shields, key_mark
 from agent.unlock_turn import unlock_turn
 from agent.volume_lock import STATE_ROOT, volume_lock
 
@@ -266,13 +266,13 @@ class Volumes:
     def _open(self, volume: CloudVolume, rules: VolumeRules, disk: Disk, keyed: KeyedHeader) -> _OpenVolume:
         """Open the volume through the data hub, from the checked header, and verify what came of it."""
         # Marked by the key that the containers name, also where the previous one opens it.
-        shield = self._shields.build(volume.mapper_name, disk, keyed.header.image, volume.key_id)
+        shield = self._shields.build(volume.mapper_name, disk, keyed.header, volume.key_id)
         link = STATE_ROOT / f"{volume.name}.link"
         link.unlink(missing_ok=True)
         try:
             with unlock_turn(keyed.header.audited):
                 self._hub.open_encrypted(
-                    device_path=str(shield.path),
+                    device_path=str(shield.mapping.path),
                     key_uri=key_uri(keyed.key.key_id),
                     mapper_name=volume.mapper_name,
                     link_path=str(link),
@@ -285,7 +285,7 @@ class Volumes:
                 "mapping-missing",
                 f"the data hub reported success, but there is no mapping {volume.mapper_name}",
             )
-        return self._verify(volume, rules, disk, mapping)
+        return self._compare(volume, rules, shield, mapping)
 
     def _verify(
         self,
@@ -308,6 +308,18 @@ class Volumes:
         shield = self._shields.find(volume.mapper_name)
         if shield is None or shield.disk_number != disk.number:
             raise _foreign(mapping.name, disk)
+        return self._compare(volume, rules, shield, mapping, may_be_short=may_be_short)
+
+    def _compare(
+        self,
+        volume: CloudVolume,
+        rules: VolumeRules,
+        shield: Shield,
+        mapping: Mapping,
+        *,
+        may_be_short: bool = False,
+    ) -> _OpenVolume:
+        """Require that ``mapping`` does what the header in ``shield``, and ``rules``, say."""
         if shield.key_mark != key_mark(volume.key_id):
             raise Refused(
                 "key-differs",

@@ -17,9 +17,10 @@ import pytest
 
 from agent.command_proxy import address
 from agent.proxy import Address
+from tests.peers.authority import Authority
 from tests.peers.kata import SERVICE, by_id, go_agent
 from tests.peers.ttrpc_go import GoCall, go_calls
-from tests.unit.agent.test_proxy_tls import Authority, call_over_tls, client_context
+from tests.unit.agent.test_proxy_tls import call_over_tls, client_context
 
 
 @contextmanager
