@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from providers.azure.places import Place, is_resource_group, is_subscription, labels_of, normalized_location
-from providers.azure.tags import is_tag_key, is_tag_value
+from providers.azure.tags import ENCRYPT_TYPE, KBS_KEY_ID, LABELS, is_tag_key, is_tag_value
 from providers.errors import ConfigurationError
 
 SUBSCRIPTION = "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID"
@@ -158,4 +158,4 @@ def _extra_tags(text: str) -> dict[str, str]:
     return tags
 
 
-_OURS = frozenset({"encrypt-type", "kbs-key-id"})
+_OURS = frozenset({ENCRYPT_TYPE, KBS_KEY_ID, *LABELS.values()})

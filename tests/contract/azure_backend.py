@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from azure.core.credentials import AccessToken
 from azure.core.pipeline.transport import HttpTransport, RequestsTransport
 
 from providers.azure import AzureProvider
@@ -17,18 +16,10 @@ from providers.azure.settings import Settings, Timings
 from tests.contract.backend import Backend
 from tests.fakes.arm.cloud import FOR_EVER, ArmCloud
 from tests.fakes.arm.messages import Dropped, Fault, anything
-from tests.fakes.arm.server import TOKEN, ArmServer
+from tests.fakes.arm.rig import FakeCredential
+from tests.fakes.arm.server import ArmServer
 
 TIMINGS = Timings(first_pause=0.002, longest_pause=0.02, answer=5, consistency=0.5, snapshot=0.05)
-
-
-class FakeCredential:
-    """A credential with the token that the fake takes."""
-
-    def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
-        """The token."""
-        assert all(scope.endswith("/.default") for scope in scopes)
-        return AccessToken(TOKEN, 2**40)
 
 
 class StepTransport(HttpTransport[Any, Any]):

@@ -18,9 +18,9 @@ from providers.azure.settings import Settings, Timings
 from providers.deadline import Deadline
 from providers.errors import DeadlineError, OutcomeUnknownError, ProviderError, UnavailableError
 from providers.interface import ContentSource, Encryption, SourceKind, VolumeRequest
-from tests.contract.azure_backend import FakeCredential
 from tests.fakes.arm.cloud import ArmCloud, Resource
 from tests.fakes.arm.messages import Answer, Dropped, Request, error, throttled
+from tests.fakes.arm.rig import FakeCredential
 from tests.fakes.arm.wire import transport
 from tests.histories.model import (
     Call,
