@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 _ATTEMPTS = 3
 """Of a call that did not get through."""
 _LOOK_SECONDS = 0.25  # a caller that goes away is noticed this soon
+_FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 Answer = dict[str, Any]
@@ -175,7 +176,7 @@ def _classifying(method: Callable[..., Answer], arguments: Answer) -> Answer:
 
 
 def _pauses() -> Iterator[float]:
-    pause = 0.1
+    pause = _FIRST_PAUSE
     while True:
         yield pause
         pause = min(pause * 2, _LONGEST_PAUSE)

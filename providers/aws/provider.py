@@ -331,9 +331,13 @@ class AwsProvider(
             found_in, snapshot = self._snapshot_record(source.handle, deadline)
             _check_source(source, found_in, region, snapshot.size_gib, request)
             return parts.snapshots.wait_until_completed(snapshot, deadline).snapshot_id
-        found_in, volume = self._record(source.handle, deadline)
-        _check_source(source, found_in, region, volume.size_gib, request)
         key = tag_keys.volume_key(request.name)
+        try:
+            found_in, volume = self._record(source.handle, deadline)
+            _check_source(source, found_in, region, volume.size_gib, request)
+        except (VolumeNotFoundError, SizeOutOfRangeError):
+            parts.snapshots.drop_temporary(key, deadline)  # of an attempt when it could still be cloned
+            raise
         return parts.snapshots.temporary(key, volume, deadline).snapshot_id
 
     def _zones(self, region: str, request: VolumeRequest) -> list[str]:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from itertools import count
 
 from providers.aws import tags as tag_keys
 from providers.aws.batching import Batcher
 from providers.aws.failures import NO_SNAPSHOT, NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
-from providers.aws.volumes import may_exist, tag_specification, wait_until_gone
+from providers.aws.volumes import LOOKS, may_exist, tag_specification, wait_until_gone
 from providers.deadline import Deadline
 from providers.errors import OutcomeUnknownError, UnavailableError, VolumeNotFoundError
 
@@ -133,11 +134,11 @@ class Snapshots:
 
     def _settled(self, found_by: ByKey, key: str, made: str, deadline: Deadline) -> SnapshotRecord:
         until = time.monotonic() + self._region.settings.timings.consistency
-        while True:
+        for look in count(1):
             found = found_by.get(key, deadline) or ()
             if found and (not made or made in {one.snapshot_id for one in found}):
                 break
-            if not made and time.monotonic() >= until:
+            if not made and time.monotonic() >= until and look >= LOOKS:
                 raise OutcomeUnknownError(
                     "CreateSnapshot was not answered and no snapshot is seen; call again"
                 )

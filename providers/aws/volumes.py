@@ -33,6 +33,9 @@ from providers.interface import VolumeRequest
 
 _log = logging.getLogger(__name__)
 
+LOOKS = 3
+"""At least so many before a volume is taken for gone."""
+
 
 class Volumes:
     """The volumes of one region."""
@@ -146,13 +149,14 @@ class Volumes:
     def _wait_until_seen(self, key: str, volume_id: str | None, deadline: Deadline) -> VolumeRecord | None:
         """The volume of the name; None when the token's volume can't be a new one that is not seen yet."""
         until = time.monotonic() + self._region.settings.timings.consistency
-        while True:
+        for look in count(1):
             found = self.find_by_key(key, deadline)
             if found is not None:
                 return found
-            if time.monotonic() >= until:
+            if time.monotonic() >= until and look >= LOOKS:
                 _log.info("the client token of %s is used up (its volume %s is gone)", key, volume_id or "")
                 return None
+        raise AssertionError("unreachable: looks never end")
 
     def wait_until_usable(self, record: VolumeRecord, deadline: Deadline) -> VolumeRecord:
         """The volume once it is available or in use.

@@ -21,8 +21,9 @@ Arguments = Mapping[str, Any]
 class Cloud:
     """One account in one region. Tests look at it and change it directly; the driver has the server only."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: Rules | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.rules = rules or Rules()
+        self.clock = clock
         self.lock = threading.RLock()
         self.volumes: dict[str, Volume] = {}
         self.snapshots: dict[str, Snapshot] = {}
@@ -55,7 +56,7 @@ class Cloud:
         """A virtual machine gets the disk; an empty id: it loses it."""
         with self.lock:
             volume = self.volumes[volume_id]
-            volume.change(replace(volume.now, attached_to=instance_id))
+            volume.change(replace(volume.now, attached_to=instance_id), self.clock())
 
     def settle(self) -> None:
         """Wait until answers show what is true."""
@@ -115,14 +116,14 @@ class Cloud:
         if zone not in self.rules.zones:
             raise Ec2Error("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
         source = self._snapshot_of(arguments["SnapshotId"]) if "SnapshotId" in arguments else None
-        if source is not None and source.state(time.monotonic(), self.rules) != "completed":
+        if source is not None and source.state(self.clock(), self.rules) != "completed":
             raise Ec2Error("IncorrectState", "Snapshot is in invalid state - pending")
         fields = checks.new_volume(arguments, source.size if source is not None else 0)
         if len(self.existing_volumes()) >= self.rules.volumes:
             raise Ec2Error("VolumeLimitExceeded")
         if zone in self.full_zones:
             raise Ec2Error("InsufficientVolumeCapacity")
-        at = time.monotonic()
+        at = self.clock()
         kms_key = arguments.get("KmsKeyId", "")
         if kms_key and not arguments.get("Encrypted"):
             raise Ec2Error("InvalidParameterDependency", "KmsKeyId needs Encrypted")
@@ -144,7 +145,7 @@ class Cloud:
         return self._volume_answer(volume)
 
     def _volume_answer(self, volume: Volume) -> dict[str, Any]:
-        at = time.monotonic()
+        at = self.clock()
         answer = volume.answer(volume.now, at, self.rules)
         answer["State"] = answer["State"] or "creating"  # of a token whose volume is gone, the first answer
         del answer["Attachments"]
@@ -152,19 +153,19 @@ class Cloud:
 
     def _delete_volume(self, arguments: Arguments) -> dict[str, Any]:
         volume = self._volume(arguments.get("VolumeId", ""))
-        at = time.monotonic()
+        at = self.clock()
         state = volume.state(volume.now, at, self.rules)
         if state == "in-use":
             raise Ec2Error("VolumeInUse", f"Volume {volume.volume_id} is currently attached")
         if state == "creating":
             raise Ec2Error("IncorrectState", "The volume is being created")
         if state != "deleting":
-            volume.change(replace(volume.now, deleted_at=at))
+            volume.change(replace(volume.now, deleted_at=at), at)
         return {}
 
     def _modify_volume(self, arguments: Arguments) -> dict[str, Any]:
         volume = self._volume(arguments.get("VolumeId", ""))
-        at = time.monotonic()
+        at = self.clock()
         if volume.state(volume.now, at, self.rules) not in ("available", "in-use"):
             raise Ec2Error("IncorrectState", "The volume can't be modified now")
         latest = volume.modifications[-1] if volume.modifications else None
@@ -180,7 +181,7 @@ class Cloud:
 
     def _create_snapshot(self, arguments: Arguments) -> dict[str, Any]:
         volume = self._volume(arguments.get("VolumeId", ""))
-        at = time.monotonic()
+        at = self.clock()
         if volume.state(volume.now, at, self.rules) not in ("available", "in-use"):
             raise Ec2Error("IncorrectState", "The volume is not available")
         snapshot = Snapshot(
@@ -197,14 +198,15 @@ class Cloud:
         return snapshot.answer(at, self.rules)
 
     def _delete_snapshot(self, arguments: Arguments) -> dict[str, Any]:
-        self._snapshot_of(arguments.get("SnapshotId", "")).deleted_at = time.monotonic()
+        self._snapshot_of(arguments.get("SnapshotId", "")).deleted_at = self.clock()
         return {}
 
     def _create_tags(self, arguments: Arguments) -> dict[str, Any]:
         added = checks.tags(arguments.get("Tags", ()))
         for volume_id in arguments.get("Resources", ()):
             volume = self._volume(volume_id)
-            volume.change(replace(volume.now, tags=checks.tag_count({**volume.now.tags, **added})))
+            tags = checks.tag_count({**volume.now.tags, **added})
+            volume.change(replace(volume.now, tags=tags), self.clock())
         return {}
 
     def _delete_tags(self, arguments: Arguments) -> dict[str, Any]:
@@ -214,11 +216,11 @@ class Cloud:
             for tag in arguments["Tags"]:
                 if "Value" not in tag or left.get(tag["Key"]) == tag["Value"]:
                     left.pop(tag["Key"], None)
-            volume.change(replace(volume.now, tags=left))
+            volume.change(replace(volume.now, tags=left), self.clock())
         return {}
 
     def _describe_volumes(self, arguments: Arguments) -> dict[str, Any]:
-        at = time.monotonic() - self.rules.lag
+        at = self.clock() - self.rules.lag
         seen = {
             volume.volume_id: volume.answer(fields, at, self.rules)
             for volume in self.volumes.values()
@@ -228,7 +230,7 @@ class Cloud:
         return _page("Volumes", seen, arguments, "VolumeIds", "VolumeId")
 
     def _describe_snapshots(self, arguments: Arguments) -> dict[str, Any]:
-        at = time.monotonic() - self.rules.lag
+        at = self.clock() - self.rules.lag
         seen = {
             snapshot.snapshot_id: snapshot.answer(at, self.rules)
             for snapshot in self.snapshots.values()
@@ -238,7 +240,7 @@ class Cloud:
         return _page("Snapshots", seen, arguments, "SnapshotIds", "SnapshotId")
 
     def _describe_modifications(self, arguments: Arguments) -> dict[str, Any]:
-        at = time.monotonic() - self.rules.lag
+        at = self.clock() - self.rules.lag
         seen = {
             volume.volume_id: self._modification_answer(volume.volume_id, past[-1], at)
             for volume in self.volumes.values()
@@ -265,7 +267,7 @@ class Cloud:
         return answer
 
     def _describe_status(self, arguments: Arguments) -> dict[str, Any]:
-        at = time.monotonic() - self.rules.lag
+        at = self.clock() - self.rules.lag
         seen = {}
         for volume in self.volumes.values():
             if volume.seen_at(at, self.rules) is not None:
@@ -285,7 +287,7 @@ class Cloud:
     def _volume(self, volume_id: str) -> Volume:
         checks.object_id(volume_id, "vol")
         volume = self.volumes.get(volume_id)
-        if volume is None or volume.state(volume.now, time.monotonic(), self.rules) == "":
+        if volume is None or volume.state(volume.now, self.clock(), self.rules) == "":
             raise Ec2Error("InvalidVolume.NotFound", f"The volume '{volume_id}' does not exist.")
         return volume
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -64,9 +63,9 @@ class Volume:
         """The truth."""
         return self.history[-1][1]
 
-    def change(self, fields: VolumeFields, at: float | None = None) -> None:
-        """From that time on (now, if not given)."""
-        self.history.append((time.monotonic() if at is None else at, fields))
+    def change(self, fields: VolumeFields, at: float) -> None:
+        """From that time on."""
+        self.history.append((at, fields))
         self.history.sort(key=lambda entry: entry[0])
 
     def seen_at(self, at: float, rules: Rules) -> VolumeFields | None:
