@@ -89,7 +89,7 @@ class Rooms:
         """
         if not disk_id.startswith("/"):
             return self.volume(disk_id)
-        found = self.pools.volume_at(disk_id)
+        found = self.pools.volume_at(disk_id) if disk_id.isprintable() else None
         base = "" if found is None else found[1].removesuffix(GO_DISK)
         stored = None
         if found is not None and is_backend_name(VOLUME_PREFIX, base):
