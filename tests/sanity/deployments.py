@@ -20,6 +20,7 @@ from tests.fakes.arm.cloud import ArmCloud
 from tests.fakes.arm.server import serving
 from tests.fakes.ec2 import Cloud, Ec2Server
 from tests.fakes.ec2.server import clients_of
+from tests.lab.hypervisor import Hypervisor
 from tests.tools.driver_process import running
 
 GIB = 1 << 30
@@ -112,4 +113,22 @@ def azure(folder: Path) -> Iterator[Deployment]:
     assert not cloud.violations, cloud.violations
 
 
-DEPLOYMENTS: Mapping[str, Deploy] = {"local": local, "aws": aws, "azure": azure}
+@contextmanager
+def libvirt(folder: Path) -> Iterator[Deployment]:
+    """A pool of a real libvirtd; the controller is the real process."""
+    with Hypervisor() as hypervisor:
+        disks = hypervisor.state / "disks"
+        disks.mkdir()
+        hypervisor.make_pool("sanity", disks)
+
+        def disk_size(disk_id: str) -> int:
+            (disk,) = disks.glob(f"{disk_id.partition('@')[0]}~*.raw")
+            return disk.stat().st_size
+
+        settings = {"LIBVIRT_URI": hypervisor.uri, "LIBVIRT_POOL": "sanity"}
+        with running("controller", folder, "--provider", "libvirt", env=settings) as controller:
+            yield Deployment(controller.target(), disk_size)
+        assert list(disks.iterdir()) == []
+
+
+DEPLOYMENTS: Mapping[str, Deploy] = {"local": local, "aws": aws, "azure": azure, "libvirt": libvirt}
