@@ -127,6 +127,8 @@ class Arm:
     def put(self, kind: str, group: str, name: str, body: Json, deadline: Deadline) -> None:
         """Create the object, and wait until it is made. Doing it twice is doing it once.
 
+        A conflict is the caller's to look into: the object that is there then may be what another call made.
+
         Raises:
             Refused: nothing was done. UnavailableError: nothing was sent. Failed: it came to nothing.
             OutcomeUnknownError: it may have been done, or is not finished.
@@ -182,11 +184,19 @@ class Arm:
         def call(sending: _Sending) -> Operation:
             return _accepted(getattr(self._operations[kind], method), arguments, sending.options)
 
-        operation = self._begin(action, call, deadline)
+        repeated = method != "begin_create_or_update"
+        operation = self._begin(action, call, deadline, repeat_conflicts=repeated)
         if operation.url:
             self._follow(action, operation, deadline)
 
-    def _begin(self, action: str, call: Callable[[_Sending], Operation], deadline: Deadline) -> Operation:
+    def _begin(
+        self,
+        action: str,
+        call: Callable[[_Sending], Operation],
+        deadline: Deadline,
+        *,
+        repeat_conflicts: bool,
+    ) -> Operation:
         pauses = self.pauses()
         attempt = 0
         maybe_done = False
@@ -197,7 +207,7 @@ class Arm:
                 failure: Exception = error
                 wanted = error.retry_after
             except Refused as error:
-                if not error.conflict:
+                if not (error.conflict and repeat_conflicts):
                     raise
                 failure, wanted = error, error.retry_after
                 maybe_done = True  # by whoever is at it; the repeated call will tell

@@ -40,7 +40,7 @@ class Snapshots:
             return None
         if not self._snapshots.is_named(record, resource) or record.facts.name != name:
             raise AlreadyExistsError(f"{record.name} is the snapshot {record.facts.name!r}; use another name")
-        record = self._snapshots.wait_until_settled(place, resource, deadline)
+        record = self._snapshots.settled(record, deadline)
         if record is None or record.provisioning_state == DELETING:
             return None
         if record.provisioning_state == FAILED:
@@ -55,6 +55,10 @@ class Snapshots:
         try:
             arm.put("snapshots", place.group, resource, self._body(name, source), deadline)
         except (Refused, Failed) as error:
+            if isinstance(error, Refused) and error.conflict:
+                raise OutcomeUnknownError(
+                    f"{resource} is being changed by another call; call again"
+                ) from error
             if isinstance(error, Refused) and error.not_found:
                 raise VolumeNotFoundError(f"the volume of disk {source.name} is gone") from error
             raise as_provider_error(f"taking the snapshot {resource}", error) from error

@@ -282,8 +282,7 @@ class AzureProvider(
 
     def _settled_volume(self, handle: str, deadline: Deadline) -> DiskRecord:
         """The volume once nothing is being done to it: before that Azure copies nothing from it."""
-        found = self._volume(handle, deadline)
-        record = self._disks.wait_until_settled(found.place, found.name, deadline)
+        record = self._disks.settled(self._volume(handle, deadline), deadline)
         if record is None:
             raise _no_volume()
         return record

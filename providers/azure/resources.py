@@ -56,6 +56,8 @@ class Subscriptions:
 
 class _Record(Protocol):
     @property
+    def place(self) -> Place: ...
+    @property
     def name(self) -> str: ...
     @property
     def provisioning_state(self) -> str: ...
@@ -134,19 +136,21 @@ class Resources(Generic[Record]):
                 _log.warning("left out of a listing: %s", error)
         return found
 
-    def wait_until_settled(self, place: Place, name: str, deadline: Deadline) -> Record | None:
+    def settled(self, record: Record | None, deadline: Deadline) -> Record | None:
         """The object once nothing is being done to it; None if it is gone by then.
 
         Raises:
             OutcomeUnknownError: something still is as the deadline draws near.
         """
+        if record is None:
+            return None
+        place, name = record.place, record.name
         pauses = self.subscriptions.arm(place).pauses()
-        while True:
-            record = self.look(place, name, deadline)
-            if record is None or record.provisioning_state in SETTLED:
-                return record
+        while record is not None and record.provisioning_state not in SETTLED:
             if not pause(next(pauses), None, deadline):
                 raise OutcomeUnknownError(f"{name} is {record.provisioning_state} in Azure; call again")
+            record = self.look(place, name, deadline)
+        return record
 
     def wait_until(
         self, place: Place, name: str, seen: Callable[[Record], bool], deadline: Deadline

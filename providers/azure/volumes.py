@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from providers.azure import tags as tag_keys
-from providers.azure.calls import Arm, Json
+from providers.azure.calls import Arm, Json, pause
 from providers.azure.disk_types import DEFAULT_SKU, GIB, SKUS, DiskType
 from providers.azure.failures import Failed, Refused, as_provider_error, is_quota
 from providers.azure.handles import volume_name
@@ -51,7 +51,7 @@ class Volumes:
             raise AlreadyExistsError(
                 f"the disk {record.name} belongs to cluster {record.facts.cluster_id!r}; use another name"
             )
-        record = self._disks.wait_until_settled(place, name, deadline)
+        record = self._disks.settled(record, deadline)
         return None if record is None or record.provisioning_state == DELETING else record
 
     def create(
@@ -74,17 +74,24 @@ class Volumes:
         """
         name = volume_name(request.name)
         body = self._body(request, disk_type, location, source_id)
-        for number in zones or ("",):
+        left = list(zones)
+        pauses = self._arm(place).pauses()
+        while True:
             try:
-                self._put(place, name, {**body, **({"zones": [number]} if number else {})}, deadline)
+                self._put(place, name, {**body, "zones": left[:1]} if left else body, deadline)
+                break
             except (Refused, Failed) as error:
                 existing = self._left_by(place, name, request, error, deadline)
                 if existing is not None:
                     return existing
-                if is_quota(error.code) and number and number != zones[-1]:
-                    continue
-                raise self._creation_error(name, error) from error
-            break
+                if is_quota(error.code) and len(left) > 1:
+                    del left[0]
+                elif not (isinstance(error, Refused) and error.conflict):
+                    raise as_provider_error(f"creating the disk {name}", error) from error
+                elif not pause(next(pauses), error.retry_after, deadline):
+                    raise OutcomeUnknownError(
+                        f"{name} is being changed by another call; call again"
+                    ) from error
         return self._disks.wait_until(place, name, lambda record: record.facts.name == request.name, deadline)
 
     def repair(self, record: DiskRecord, deadline: Deadline) -> DiskRecord:
@@ -210,7 +217,7 @@ class Volumes:
     ) -> DiskRecord | None:
         """The disk that there is in spite of the error, made by another call; one that failed is removed."""
         try:
-            record = self._disks.wait_until_settled(place, name, deadline)
+            record = self._disks.settled(self._disks.look(place, name, deadline), deadline)
             if record is None or record.facts.name != request.name:
                 return None
             if record.provisioning_state != FAILED:
@@ -223,9 +230,6 @@ class Volumes:
                 f"creating {name} failed ({error.code}), and what it left is not known; call again"
             ) from second
         return None
-
-    def _creation_error(self, name: str, error: Refused | Failed) -> ProviderError:
-        return as_provider_error(f"creating the disk {name}", error)
 
 
 def _only(document: Json, *keys: str) -> Json:
