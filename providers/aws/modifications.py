@@ -6,6 +6,7 @@ EC2 lets a volume be modified again only hours later, so what arrives together g
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,12 @@ from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_err
 from providers.aws.records import ModificationRecord, VolumeRecord
 from providers.aws.region import Region
 from providers.deadline import Deadline
-from providers.errors import OutcomeUnknownError, UnavailableError, VolumeNotFoundError
+from providers.errors import (
+    InvalidParameterError,
+    OutcomeUnknownError,
+    UnavailableError,
+    VolumeNotFoundError,
+)
 
 _IN_EFFECT = frozenset({"optimizing", "completed"})
 _UNDER_WAY = frozenset({"modifying", "optimizing"})
@@ -142,8 +148,25 @@ class Modifications:
             )
         if latest is None:
             _check(current, left)
-            self._send(volume_id, left, deadline)
+            try:
+                self._send(volume_id, left, deadline)
+            except InvalidParameterError:
+                self._check_unchanged(current, deadline)
+                raise
         return self._wait_until_in_effect(volume_id, left, deadline)
+
+    def _check_unchanged(self, seen: VolumeRecord, deadline: Deadline) -> None:
+        """Another controller may have enlarged the volume, which answers show late: EC2 then refuses this
+        change as making it smaller, and the caller must not take it for impossible.
+
+        Raises:
+            UnavailableError: the volume is not as it was seen.
+        """
+        until = time.monotonic() + self._region.settings.timings.consistency
+        while time.monotonic() < until:
+            current = self._current(seen.volume_id, deadline)
+            if _figures(current) != _figures(seen):
+                raise UnavailableError("the volume was modified by another call meanwhile; call again")
 
     def _send(self, volume_id: str, change: Change, deadline: Deadline) -> None:
         try:
@@ -179,6 +202,10 @@ class Modifications:
         if record is None:
             raise _no_volume()
         return record
+
+
+def _figures(record: VolumeRecord) -> tuple[object, ...]:
+    return record.size_gib, record.volume_type, record.iops, record.throughput
 
 
 def _check(current: VolumeRecord, change: Change) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import re
 import subprocess
@@ -23,9 +24,13 @@ from providers.aws.settings import Settings, Timings
 from providers.deadline import Deadline
 from tests.contract.backend import Backend
 from tests.fakes.ec2 import Cloud, Ec2Server
+from tests.fakes.ec2.policy import Policy
 from tests.fakes.ec2.server import clients_of
 
 REGION = "us-east-1"
+
+IAM_POLICY = Path(__file__).parents[2] / "deploy" / "aws" / "iam-policy.json"
+"""In force in every test, so that one permission too few fails."""
 
 #: As short as the answers of the strict EC2 lag behind.
 TIMINGS = Timings(consistency=0.1, first_poll=0.005, last_poll=0.02, gather=0.001, merge=0.01, snapshot=0.5)
@@ -66,6 +71,7 @@ class AwsBackend(Backend):
     def __init__(self, directory: Path) -> None:
         del directory
         self.cloud = Cloud()
+        self.cloud.policy = Policy(json.loads(IAM_POLICY.read_text()))
         self.url = shared_server().add(self.cloud)
 
     def connect(self) -> AwsProvider:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.fakes.ec2 import checks
 from tests.fakes.ec2.objects import Modification, Snapshot, Volume, now_utc
+from tests.fakes.ec2.policy import Policy, questions
 from tests.fakes.ec2.rules import Ec2Error, Fault, FillState, Rules
 
 Arguments = Mapping[str, Any]
@@ -37,6 +38,8 @@ class Cloud:
         """KMS keys with which creation fails after it was accepted."""
         self.impaired: set[str] = set()
         self.is_reachable = True
+        self.policy: Policy | None = None
+        """What the caller may do; None: everything."""
         self._tokens: dict[str, tuple[str, str]] = {}
         self._levels = {action: FillState.full(bucket) for action, bucket in self.rules.buckets.items()}
 
@@ -100,6 +103,10 @@ class Cloud:
         if action not in performed:
             raise Ec2Error("InvalidAction", f"The action {action} is not valid for this web service")
         with self.lock:
+            if self.policy is not None:
+                tags_of = {volume_id: volume.now.tags for volume_id, volume in self.volumes.items()}
+                tags_of |= {snapshot_id: one.tags for snapshot_id, one in self.snapshots.items()}
+                self.policy.check(questions(action, arguments, tags_of))
             return performed[action](arguments)
 
     def _create_volume(self, arguments: Arguments) -> dict[str, Any]:
