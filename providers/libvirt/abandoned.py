@@ -33,20 +33,32 @@ class Abandoned:
         self._patience = patience
         self._lock = threading.Lock()
         self._seen: dict[_Object, tuple[Parts, float]] = {}
-        self._making: list[_Object] = []
+        self._making: set[_Object] = set()
         self._is_first = True
 
     @contextmanager
-    def making(self, store: Store, base: str) -> Iterator[None]:
-        """Within it, this process works on the object: its parts are not abandoned, however long it takes."""
+    def making(self, store: Store, base: str, deadline: Deadline) -> Iterator[None]:
+        """Within it, this call alone in this process makes the object, and its parts are not abandoned.
+
+        Raises:
+            DeadlineError: another call, or one that its caller gave up, still makes it.
+        """
         one = (store.pool.name, base)
-        with self._lock:
-            self._making.append(one)
+        while not self._begin(one):
+            deadline.check()
+            time.sleep(_POLL_SECONDS)
         try:
             yield
         finally:
             with self._lock:
                 self._making.remove(one)
+
+    def _begin(self, one: _Object) -> bool:
+        with self._lock:
+            if one in self._making:
+                return False
+            self._making.add(one)
+            return True
 
     def clear(self, stores: Iterable[Store], deadline: Deadline) -> None:
         """Remove what has lain about long enough. The first call of a process waits until all has."""

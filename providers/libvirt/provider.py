@@ -193,7 +193,7 @@ class LibvirtProvider(
             else:
                 copy_disk(rooms.connection, source, pool, name, request.size_bytes)
 
-        with self._abandoned.making(store, base):
+        with self._abandoned.making(store, base, deadline):
             return descriptions.volume(store.create(base, encode(tags), make_disk, deadline))
 
     def delete_volume(self, handle: str, deadline: Deadline) -> None:
@@ -262,7 +262,7 @@ class LibvirtProvider(
                 copy_disk(connection, source, source.pool, disk, source.size_bytes)
 
             store = rooms.snapshots(source.pool)
-            with self._abandoned.making(store, base):
+            with self._abandoned.making(store, base, deadline):
                 return descriptions.snapshot(store.create(base, encode(tags), make_disk, deadline))
 
         return self._connections.run(work, deadline, own=True)
@@ -292,7 +292,9 @@ class LibvirtProvider(
     ) -> Page[Snapshot]:
         def describe(stored: StoredObject) -> Snapshot | None:
             snapshot = descriptions.snapshot(stored)
-            return snapshot if source_handle in (None, snapshot.source_handle) else None
+            # A bare id of the Go driver tells no pool; a name is one volume, wherever it is.
+            is_of_source = source_handle is None or _base(source_handle) == _base(snapshot.source_handle)
+            return snapshot if is_of_source else None
 
         def work(connection: libvirt.virConnect) -> Page[Snapshot]:
             rooms = self._rooms(connection, deadline)
@@ -391,6 +393,11 @@ def _page(
             return None
 
     return page(is_ours, places, load, max_entries, token)
+
+
+def _base(handle: str) -> str:
+    parsed = handles.parse(VOLUME_PREFIX, handle)
+    return "" if parsed is None else parsed.base
 
 
 def _check_snapshot(connection: libvirt.virConnect, stored: StoredObject) -> None:

@@ -40,7 +40,7 @@ from tests.histories.model import (
 )
 
 HISTORIES_WITH_A_FAULT = 500
-REAL_HISTORIES = 30
+REAL_HISTORIES = 20
 _CALLS_OF_A_CREATE = 35  # at least so many, of a blank volume: each history meets a fault
 _RETRIED = (UnavailableError, OutcomeUnknownError, DeadlineError)
 

@@ -136,6 +136,8 @@ def test_the_go_drivers_volumes_live_on(backend: LibvirtBackend, go_directory: P
     provider.set_published_node(volume.handle, "node/a", "", soon())
     assert connect(backend, go_directory).get_volume_info(volume.handle, soon()).published_node_id == "node/a"
     snapshot = provider.create_snapshot("snap-1", volume.handle, soon())
+    by_bare_id = provider.list_snapshots(provider.handle_for_name("pvc-7"), 0, "", soon())
+    assert by_bare_id.items == (snapshot,)
     (copy,) = go_directory.glob("csi-snap-snap-1~*.raw")
     assert copy.read_bytes()[:8] == b"old data"
 
