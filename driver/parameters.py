@@ -37,6 +37,7 @@ CLOUD_PARAMETERS: Mapping[str, frozenset[str]] = MappingProxyType(
                 "awsIops",
                 "awsThroughput",
                 "awsKmsKeyId",
+                "awsEncrypted",
             }
         ),
         "azure": frozenset(
