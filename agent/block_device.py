@@ -108,23 +108,22 @@ class DirectDevice:
         return self._size
 
     def read(self, offset: int, length: int) -> bytes:
-        parts = []
-        with mmap.mmap(-1, _CHUNK_BYTES) as buffer, memoryview(buffer) as view:
-            while length > 0:
-                wanted = min(length, _CHUNK_BYTES)
-                try:
-                    got = os.preadv(self._fd, [view[:wanted]], offset)
-                except OSError as error:
-                    raise self._failure("read", offset, error.strerror) from None
-                if got != wanted:
-                    raise self._failure("read", offset, f"only {got} of {wanted} bytes")
-                parts.append(bytes(view[:wanted]))
-                offset += wanted
-                length -= wanted
-        return b"".join(parts)
+        if length == 0:
+            return b""
+        with _aligned_buffer(length) as buffer:
+            with memoryview(buffer) as view:
+                for start in range(0, length, _CHUNK_BYTES):
+                    wanted = min(length - start, _CHUNK_BYTES)
+                    try:
+                        got = os.preadv(self._fd, [view[start : start + wanted]], offset + start)
+                    except OSError as error:
+                        raise self._failure("read", offset + start, error.strerror) from None
+                    if got != wanted:
+                        raise self._failure("read", offset + start, f"only {got} of {wanted} bytes")
+            return buffer[:]
 
     def write(self, offset: int, data: bytes) -> None:
-        with mmap.mmap(-1, _CHUNK_BYTES) as buffer, memoryview(buffer) as view:
+        with _aligned_buffer(_CHUNK_BYTES) as buffer, memoryview(buffer) as view:
             for start in range(0, len(data), _CHUNK_BYTES):
                 part = data[start : start + _CHUNK_BYTES]
                 view[: len(part)] = part
@@ -143,3 +142,9 @@ class DirectDevice:
 
     def _failure(self, action: str, offset: int, why: str | None) -> Unavailable:
         return Unavailable("device-io", f"{action} of {self._path} at byte {offset} failed: {why}")
+
+
+def _aligned_buffer(length: int) -> mmap.mmap:
+    """Memory that direct I/O accepts, its pages there at once: each fault would cost more than the copy."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    return mmap.mmap(-1, length, flags=flags)

@@ -18,10 +18,11 @@ from agent.clock import Clock
 from agent.commands import Runner
 from agent.device_mapper import DeviceMapper, Mapping, Target
 from agent.devices import DeviceFinder, Disk
-from agent.disk_format import HEADER_AREA_BYTES, RecordKey
+from agent.disk_format import RecordKey
 from agent.errors import Refused, Unavailable
 from agent.filesystem import Filesystems, mounted_at
-from agent.header_guard import GenuineHeader, decide, update_record
+from agent.header_area import HeaderArea
+from agent.header_guard import GenuineHeader, judge, update_record
 from agent.keys import fetch_key
 from agent.shield import Shield, Shields
 from agent.volume_lock import volume_lock
@@ -117,7 +118,7 @@ class Growth:
     def _header(self, disk: Disk, key: bytes, shield: Shield) -> GenuineHeader:
         """The disk's record, which must vouch for the very header that the volume is open with."""
         with self._open_device(disk.path, writable=False, exclusive=False, number=disk.number) as device:
-            header = decide(device.read(0, HEADER_AREA_BYTES), RecordKey(key), device.size)
+            header = judge(HeaderArea(device), RecordKey(key))
         if not isinstance(header, GenuineHeader) or header.audited != shield.header:
             raise Refused(
                 "header-not-authenticated",

@@ -1,6 +1,6 @@
 """Deciding, from one read of the header area, which header is genuine; and changing it without a weak moment.
 
-The host owns the disk, so nothing here is decided on a second read: :func:`decide` takes the bytes that were
+The host owns the disk, so nothing here is decided on a second read: :func:`judge` takes the bytes that were
 read once, and the volume is later opened from the image it returns, never from the disk's own header.
 """
 
@@ -14,6 +14,7 @@ from agent.disk_format import (
     HEADER_AREA_BYTES,
     IMAGE_BYTES,
     REDO_OFFSET,
+    SLOT_BYTES,
     SLOT_OFFSETS,
     Record,
     RecordKey,
@@ -25,6 +26,7 @@ from agent.disk_format import (
     slot_of,
 )
 from agent.errors import Refused
+from agent.header_area import HeaderArea
 from agent.luks2 import HeaderError, newest_valid
 from agent.luks2_profile import (
     FORMAT_1,
@@ -63,13 +65,20 @@ class Unformatted:
     claimed: bool
 
 
-def read_area(device: BlockDevice) -> bytes:
-    """The header area of a device; what one that is too small lacks reads as zeros.
+def judge(area: HeaderArea, key: RecordKey) -> GenuineHeader | Unformatted:
+    """Judge the header area of a disk: as :func:`decide`, which needs all of it.
 
     Raises:
+        Refused: as :func:`decide`.
         Unavailable: the disk returned an error.
     """
-    return device.read(0, min(HEADER_AREA_BYTES, device.size)).ljust(HEADER_AREA_BYTES, b"\0")
+    for slot, sealed in _newest_first(area.slots)[:1]:
+        if sealed.record.state is not State.CLAIMED and sealed.fits(key, area.image_in_place):
+            found = GenuineHeader(
+                area.image_in_place, _audit(area.image_in_place), sealed.record, slot, in_place=True
+            )
+            return _checked(found, area.slots, key, area.device.size)
+    return decide(area.whole, key, area.device.size)
 
 
 def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unformatted:
@@ -85,18 +94,17 @@ def decide(area: bytes, key: RecordKey, device_size: int) -> GenuineHeader | Unf
         raise ValueError(f"a header area is {HEADER_AREA_BYTES} bytes, not {len(area)}")
     if all_zero(area):
         return Unformatted(claimed=False)
+    slots = area[SLOT_OFFSETS[0] :]
     images = (image_in_place(area), True), (image_in_redo(area), False)
-    for slot, sealed in _newest_first(area):
+    for slot, sealed in _newest_first(slots):
         if sealed.record.state is State.CLAIMED:
             if sealed.fits(key, b"") and _only_claim_and_redo(area, slot):
                 return Unformatted(claimed=True)
             continue
         for image, in_place in images:
             if sealed.fits(key, image):
-                audited = _audit(image)
-                _compare(sealed.record, audited, device_size)
-                backed = _is_backed(area, key, image, sealed.record, slot)
-                return GenuineHeader(image, audited, sealed.record, slot, in_place, backed)
+                found = GenuineHeader(image, _audit(image), sealed.record, slot, in_place)
+                return _checked(found, slots, key, device_size)
     raise Refused(
         "header-not-authenticated",
         f"no record on the disk fits its header under the released key: {_what_is_there(area, device_size)}. "
@@ -165,13 +173,20 @@ def update_record(
     return replace(header, record=record, backed=True)
 
 
-def _is_backed(area: bytes, key: RecordKey, image: bytes, record: Record, slot: int) -> bool:
-    other = parse_slot(slot_of(area, 1 - slot))
-    return other is not None and other.record.state is record.state and other.fits(key, image)
+def _checked(found: GenuineHeader, slots: bytes, key: RecordKey, device_size: int) -> GenuineHeader:
+    """``found``, if its record and the device agree with it; and whether the other record backs it."""
+    _compare(found.record, found.audited, device_size)
+    other = _record_in(slots, 1 - found.slot)
+    backed = other is not None and other.record.state is found.record.state and other.fits(key, found.image)
+    return replace(found, backed=backed)
 
 
-def _newest_first(area: bytes) -> list[tuple[int, SealedRecord]]:
-    found = [(slot, sealed) for slot in (0, 1) if (sealed := parse_slot(slot_of(area, slot))) is not None]
+def _record_in(slots: bytes, slot: int) -> SealedRecord | None:
+    return parse_slot(slots[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES])
+
+
+def _newest_first(slots: bytes) -> list[tuple[int, SealedRecord]]:
+    found = [(slot, sealed) for slot in (0, 1) if (sealed := _record_in(slots, slot)) is not None]
     return sorted(found, key=lambda item: item[1].record.sequence, reverse=True)
 
 

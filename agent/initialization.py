@@ -23,12 +23,12 @@ from agent.clock import Clock
 from agent.commands import Runner
 from agent.disk_format import MINIMUM_DEVICE_BYTES, Record, RecordKey, State
 from agent.errors import Refused
+from agent.header_area import HeaderArea
 from agent.header_copy import header_copy
 from agent.header_guard import (
     GenuineHeader,
-    decide,
     finish_change,
-    read_area,
+    judge,
     replace_header,
     write_record,
 )
@@ -38,26 +38,25 @@ from agent.policy import VolumeRules
 
 
 def obtain_header(
-    device: BlockDevice, released_key: bytes, runner: Runner, clock: Clock, rules: VolumeRules
+    area: HeaderArea, released_key: bytes, runner: Runner, clock: Clock, rules: VolumeRules
 ) -> GenuineHeader:
     """The genuine header of the disk; a blank disk gets one, where ``rules`` allow it.
 
-    The header area is read once, here, and nowhere else. Unless the volume is read-only, the header is in
-    place on the disk when this returns.
+    Unless the volume is read-only, the header is in place on the disk when this returns.
 
     Raises:
         Refused: the disk is neither a volume of this key nor blank, or not what ``rules`` demand
             (``policy-uuid``, ``format-forbidden``); nothing was written.
         Unavailable: cryptsetup or the device failed; a later call carries on.
     """
-    area = read_area(device)
+    device = area.device
     key = RecordKey(released_key)
     try:
-        found = decide(area, key, device.size)
+        found = judge(area, key)
     except Refused as refused:
         if not rules.adopt or refused.rule != "header-not-authenticated":
             raise
-        found = adopt(device, area, released_key, runner, rules)
+        found = adopt(device, area.whole, released_key, runner, rules)
     if isinstance(found, GenuineHeader):
         require_allowed(found, rules)
         return found if rules.read_only else finish_change(device, key, found)

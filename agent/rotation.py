@@ -30,8 +30,9 @@ from agent.clock import Clock
 from agent.commands import Runner
 from agent.disk_format import IMAGE_BYTES, RecordKey
 from agent.errors import AgentError, Refused, Unavailable
+from agent.header_area import HeaderArea
 from agent.header_copy import HeaderCopy, header_copy
-from agent.header_guard import GenuineHeader, Unformatted, decide, finish_change, read_area, replace_header
+from agent.header_guard import GenuineHeader, Unformatted, finish_change, judge, replace_header
 from agent.initialization import initialize_blank, obtain_header, require_allowed
 from agent.keys import KeySource, ReleasedKey, fetch_key
 from agent.luks2 import newest_valid
@@ -75,19 +76,21 @@ class KeyedHeaders:
             Unavailable: the previous key is needed and not released; cryptsetup or the device failed. A later
                 call carries on.
         """
+        # One read for both keys: between two the host could exchange what is there.
+        area = HeaderArea(device)
         if rules.previous_key_id is None:
-            return self._obtain_current(device, current, rules)
+            return self._obtain_current(area, current, rules)
         try:
-            return self._obtain_current(device, current, replace(rules, adopt=False))
+            return self._obtain_current(area, current, replace(rules, adopt=False))
         except Refused as refused:
             if refused.rule != _UNKNOWN:
                 raise
             previous = self._fetch_previous(rules.previous_key_id, refused)
-            found = _decide_again(device, current, previous, refused)
+            found = _decide_again(area, current, previous, refused)
             if found is None and not rules.adopt:
                 raise
         if found is None:
-            return self._obtain_current(device, current, rules)
+            return self._obtain_current(area, current, rules)
         if isinstance(found, Unformatted):
             # An initialization under the previous key was cut before there was anything worth keeping.
             header = initialize_blank(
@@ -99,8 +102,8 @@ class KeyedHeaders:
             return KeyedHeader(found, previous)
         return KeyedHeader(rotate(device, found, previous.value, current.value, self._runner), current)
 
-    def _obtain_current(self, device: BlockDevice, current: ReleasedKey, rules: VolumeRules) -> KeyedHeader:
-        return KeyedHeader(obtain_header(device, current.value, self._runner, self._clock, rules), current)
+    def _obtain_current(self, area: HeaderArea, current: ReleasedKey, rules: VolumeRules) -> KeyedHeader:
+        return KeyedHeader(obtain_header(area, current.value, self._runner, self._clock, rules), current)
 
     def _fetch_previous(self, key_id: str, why: Refused) -> ReleasedKey:
         try:
@@ -172,7 +175,7 @@ def _remove_all(copy: HeaderCopy, key: bytes, at_most: int) -> None:
 
 
 def _decide_again(
-    device: BlockDevice, current: ReleasedKey, previous: ReleasedKey, why: Refused
+    area: HeaderArea, current: ReleasedKey, previous: ReleasedKey, why: Refused
 ) -> GenuineHeader | Unformatted | None:
     """What the disk is under the previous key; None: nothing either, which is noted on ``why``."""
     if hmac.compare_digest(previous.value, current.value):
@@ -182,7 +185,7 @@ def _decide_again(
         )
         return None
     try:
-        return decide(read_area(device), RecordKey(previous.value), device.size)
+        return judge(area, RecordKey(previous.value))
     except Refused as refused:
         if refused.rule != _UNKNOWN:
             raise

@@ -15,6 +15,7 @@ import pytest
 
 from agent.commands import SystemRunner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES
+from agent.header_area import HeaderArea
 from agent.header_guard import GenuineHeader
 from agent.initialization import obtain_header
 from agent.keys import ReleasedKey
@@ -105,7 +106,8 @@ def test_power_cut_at_every_block_of_initialize(pod: Pod, make_disk: MakeDisk, t
 
 def obtain(area: bytes, size: int) -> GenuineHeader:
     """What the agent makes of a header at the next start."""
-    return obtain_header(PowerCutDisk(size, area), KEY, SystemRunner(), FakeClock(), VolumeRules())
+    disk = PowerCutDisk(size, area)
+    return obtain_header(HeaderArea(disk), KEY, SystemRunner(), FakeClock(), VolumeRules())
 
 
 class PreviousKey:

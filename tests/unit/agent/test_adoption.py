@@ -11,6 +11,7 @@ import pytest
 from agent.commands import SystemRunner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_OFFSETS, RecordKey, State
 from agent.errors import Refused
+from agent.header_area import HeaderArea
 from agent.header_guard import GenuineHeader, decide
 from agent.initialization import obtain_header
 from agent.policy import VolumeRules
@@ -61,7 +62,7 @@ def luks_format(tmp_path: Path) -> Format:
 
 
 def obtain(disk: PowerCutDisk, rules: VolumeRules = ADOPT, key: bytes = KEY) -> GenuineHeader:
-    return obtain_header(disk, key, SystemRunner(), FakeClock(), rules)
+    return obtain_header(HeaderArea(disk), key, SystemRunner(), FakeClock(), rules)
 
 
 def refusal(area: bytes, rules: VolumeRules = ADOPT, key: bytes = KEY) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent.commands import SystemRunner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_BYTES, SLOT_OFFSETS, RecordKey, State
+from agent.header_area import HeaderArea
 from agent.header_guard import (
     GenuineHeader,
     Unformatted,
@@ -40,7 +41,7 @@ shares = st.sampled_from([0.0, 1.0]) | st.floats(0.01, 0.99)
 
 
 def obtain(disk: PowerCutDisk, key: bytes = KEY) -> GenuineHeader:
-    return obtain_header(disk, key, RUNNER, FakeClock(), VolumeRules())
+    return obtain_header(HeaderArea(disk), key, RUNNER, FakeClock(), VolumeRules())
 
 
 def steps_of(action: Callable[[PowerCutDisk], object], area: bytes) -> int:

@@ -16,6 +16,7 @@ from agent.commands import SystemRunner
 from agent.devices import DeviceFinder, Disk
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, REDO_OFFSET, RecordKey, State
 from agent.errors import AgentError, Refused, Unavailable
+from agent.header_area import HeaderArea
 from agent.header_export import ExportedHeader, HeaderExport
 from agent.header_guard import GenuineHeader, decide, update_record
 from agent.initialization import initialize, obtain_header
@@ -121,7 +122,7 @@ def test_a_header_is_exported_whole_private_and_without_what_nobody_vouches_for(
 def test_put_back_on_a_disk_it_is_the_volume_again(bench: Bench) -> None:
     bench.export(Broker(vol1=KEY))
     disk = PowerCutDisk(SIZE, bench.output.read_bytes())
-    header = obtain_header(disk, KEY, RUNNER, FakeClock(), VolumeRules())
+    header = obtain_header(HeaderArea(disk), KEY, RUNNER, FakeClock(), VolumeRules())
     assert header.record.state is State.READY, "nothing formats it"
     assert disk.steps == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from agent.disk_format import (
     State,
 )
 from agent.errors import Refused
+from agent.header_area import HeaderArea
 from agent.header_guard import GenuineHeader, Unformatted, decide, update_record
 from agent.initialization import initialize, obtain_header
 from agent.policy import VolumeRules
@@ -151,22 +153,28 @@ def test_a_claim_beside_other_data_does_not_count(extra: int) -> None:
         judge(bytes(area))
 
 
-def test_the_header_area_is_read_once(ready: bytes) -> None:
+@pytest.mark.parametrize("key", [KEY, KEY[::-1]], ids=["its own key", "another key"])
+def test_no_byte_of_the_header_area_is_read_twice(ready: bytes, key: bytes) -> None:
     """Field case I5: good on the first read, null cipher on the second; there is no second."""
+    read: list[range] = []
 
     class Changing(PowerCutDisk):
-        reads = 0
-
         def read(self, offset: int, length: int) -> bytes:
             data = super().read(offset, length)
-            self.reads += 1
-            self.medium[:] = with_image(ready, forge(ready[:IMAGE_BYTES], null_segment))
+            read.append(range(offset, offset + length))
+            forged = forge(ready[:IMAGE_BYTES], null_segment)
+            self.medium[: len(data)] = with_image(ready, forged)[: len(data)]
             return data
 
     disk = Changing(SIZE, ready)
-    header = obtain_header(disk, KEY, RUNNER, FakeClock(), VolumeRules())
-    assert header.image == ready[:IMAGE_BYTES]
-    assert disk.reads == 1
+    if key == KEY:
+        header = obtain_header(HeaderArea(disk), key, RUNNER, FakeClock(), VolumeRules())
+        assert header.image == ready[:IMAGE_BYTES]
+    else:
+        with pytest.raises(Refused, match="header-not-authenticated"):
+            obtain_header(HeaderArea(disk), key, RUNNER, FakeClock(), VolumeRules())
+    ordered = sorted(read, key=lambda part: part.start)
+    assert all(one.stop <= following.start for one, following in itertools.pairwise(ordered))
     assert disk.steps == 0, "opening a disk that is as it should be writes nothing"
 
 
@@ -177,4 +185,4 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(size: in
             raise AssertionError(f"{len(data)} bytes written at {offset}")
 
     with pytest.raises(Refused, match="device-too-small"):
-        obtain_header(Small(size), KEY, RUNNER, FakeClock(), VolumeRules())
+        obtain_header(HeaderArea(Small(size)), KEY, RUNNER, FakeClock(), VolumeRules())

@@ -13,6 +13,7 @@ import pytest
 from agent.commands import Result, SystemRunner
 from agent.disk_format import HEADER_AREA_BYTES, IMAGE_BYTES, SLOT_OFFSETS, Record, RecordKey, State
 from agent.errors import Unavailable
+from agent.header_area import HeaderArea
 from agent.header_guard import GenuineHeader, update_record, write_record
 from agent.initialization import initialize, obtain_header
 from agent.keys import ReleasedKey
@@ -185,7 +186,7 @@ def foreign(tmp_path: Path) -> Callable[..., bytes]:
 
 def adopted(area: bytes) -> bytes:
     disk = PowerCutDisk(SIZE, area)
-    obtain_header(disk, OLD, RUNNER, FakeClock(), VolumeRules(key_id=CURRENT_ID, adopt=True))
+    obtain_header(HeaderArea(disk), OLD, RUNNER, FakeClock(), VolumeRules(key_id=CURRENT_ID, adopt=True))
     return bytes(disk.medium)
 
 
