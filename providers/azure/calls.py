@@ -186,8 +186,9 @@ class Arm:
 
         repeated = method != "begin_create_or_update"
         operation = self._begin(action, call, deadline, repeat_conflicts=repeated)
-        if operation.url:
-            self._follow(action, operation, deadline)
+        if operation.url and not self._follow(action, operation, deadline):
+            group, name = str(arguments[0]), str(arguments[1])
+            self._watch(action, kind, group, name, deadline, gone_is_done=method == "begin_delete")
 
     def _begin(
         self,
@@ -225,8 +226,8 @@ class Arm:
                     ) from failure
                 raise as_provider_error(action, failure) from failure
 
-    def _follow(self, action: str, operation: Operation, deadline: Deadline) -> None:
-        """Wait until the operation is over."""
+    def _follow(self, action: str, operation: Operation, deadline: Deadline) -> bool:
+        """Wait until the operation is over; False if Azure does not tell (any more) how it goes."""
         pauses = self.pauses()
         wanted = operation.retry_after
         url = operation.url
@@ -243,10 +244,8 @@ class Arm:
                 continue
             except (Refused, NotSent) as error:
                 last, wanted = error, None
-                if isinstance(error, Refused) and error.status in (404, 410):
-                    raise OutcomeUnknownError(
-                        f"{action}: Azure no longer knows how it ended; call again"
-                    ) from error
+                if isinstance(error, Refused):
+                    return False
                 continue
             except DeadlineError as error:
                 raise OutcomeUnknownError(
@@ -259,7 +258,29 @@ class Arm:
             if status.lower() != "succeeded":
                 error_body = state.body.get("error") or {}
                 raise Failed(str(error_body.get("code", "")) or status)
-            return
+            return True
+
+    def _watch(
+        self, action: str, kind: str, group: str, name: str, deadline: Deadline, *, gone_is_done: bool
+    ) -> None:
+        """Wait until the object itself shows that nothing is being done to it.
+
+        Operations are the subscription's, not the resource group's, so a role there need not cover them.
+        """
+        pauses = self.pauses()
+        while True:
+            document = self.get(kind, group, name, deadline)
+            if document is None:
+                if gone_is_done:
+                    return
+                raise OutcomeUnknownError(f"{action}: the object is gone; call again")
+            state = str(document.get("properties", {}).get("provisioningState", ""))
+            if state.lower() in _TERMINAL:
+                if state.lower() == "succeeded" and not gone_is_done:
+                    return
+                raise Failed(state)
+            if not pause(next(pauses), None, deadline):
+                raise OutcomeUnknownError(f"{action}: Azure accepted it and is not done; call again")
 
     def _look(self, url: str, sending: _Sending) -> Operation:
         options = dict(sending.options)

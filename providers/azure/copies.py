@@ -16,6 +16,7 @@ from providers.errors import (
     AlreadyExistsError,
     InUseError,
     OutcomeUnknownError,
+    ProviderError,
     UnavailableError,
     VolumeNotFoundError,
 )
@@ -52,19 +53,24 @@ class Snapshots:
         """Take it; what is copied is the disk as it is now, and the copying can go on in the background."""
         place, resource = source.place, snapshot_name(name)
         arm = self._snapshots.subscriptions.arm(place)
-        try:
-            arm.put("snapshots", place.group, resource, self._body(name, source), deadline)
-        except (Refused, Failed) as error:
-            if isinstance(error, Refused) and error.conflict:
-                raise OutcomeUnknownError(
-                    f"{resource} is being changed by another call; call again"
-                ) from error
-            if isinstance(error, Refused) and error.not_found:
-                raise VolumeNotFoundError(f"the volume of disk {source.name} is gone") from error
-            raise as_provider_error(f"taking the snapshot {resource}", error) from error
+        pauses = arm.pauses()
+        while True:
+            try:
+                arm.put("snapshots", place.group, resource, self._body(name, source), deadline)
+                break
+            except (Refused, Failed) as error:
+                # Another call may have made it; and what a failed operation left is removed.
+                made = self.existing(place, name, deadline)
+                if made is not None:
+                    return made
+                if not (isinstance(error, Refused) and error.conflict):
+                    raise self._creation_error(resource, source, error) from error
+                if not pause(next(pauses), error.retry_after, deadline):
+                    raise OutcomeUnknownError(
+                        f"{resource} is being changed by another call; call again"
+                    ) from error
         record = self._snapshots.wait_until(place, resource, lambda seen: seen.facts.name == name, deadline)
         until = time.monotonic() + self._snapshots.subscriptions.settings.timings.snapshot
-        pauses = arm.pauses()
         while not record.ready and time.monotonic() < until and pause(next(pauses), None, deadline):
             seen = self._snapshots.look(place, resource, deadline)
             if seen is None:
@@ -85,6 +91,11 @@ class Snapshots:
             raise UnavailableError(
                 f"deleting {record.name}: Azure answered {error.code}; it is tried again"
             ) from error
+
+    def _creation_error(self, resource: str, source: DiskRecord, error: Refused | Failed) -> ProviderError:
+        if isinstance(error, Refused) and error.not_found:
+            return VolumeNotFoundError(f"the volume of disk {source.name} is gone")
+        return as_provider_error(f"taking the snapshot {resource}", error)
 
     def _body(self, name: str, source: DiskRecord) -> Json:
         settings = self._snapshots.subscriptions.settings

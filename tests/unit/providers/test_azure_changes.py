@@ -11,6 +11,7 @@ from providers.errors import (
     InvalidParameterError,
     OutcomeUnknownError,
     SizeOutOfRangeError,
+    SnapshotNotFoundError,
     UnavailableError,
     VolumeNotFoundError,
 )
@@ -178,3 +179,25 @@ def test_a_clone_is_made_where_its_source_is() -> None:
     clone = create(provider, "clone", source=ContentSource(SourceKind.VOLUME, source.handle))
     assert rig.cloud.disk("csi-vol-clone").document["location"] == "northeurope"
     assert clone.source is not None
+
+
+def test_a_snapshot_that_azure_failed_to_take_is_cleaned_up() -> None:
+    rig = Rig(ArmCloud(operation_looks=1))
+    provider = rig.provider()
+    volume = create(provider)
+    rig.cloud.failing.append("InternalDiskManagementError")
+    with pytest.raises(UnavailableError):
+        provider.create_snapshot("snap-1", volume.handle, soon())
+    assert rig.cloud.objects() == ["disks/disks/csi-vol-pvc-1"]
+
+
+def test_what_a_failed_snapshot_left_is_no_snapshot_and_can_be_deleted() -> None:
+    rig = Rig()
+    provider = rig.provider()
+    snapshot = provider.create_snapshot("snap-1", create(provider).handle, soon())
+    rig.cloud.resources["snapshots", "disks", "csi-snap-snap-1"].properties["provisioningState"] = "Failed"
+    assert provider.list_snapshots(None, 0, "", soon()).items == ()
+    with pytest.raises(SnapshotNotFoundError):
+        provider.get_snapshot(snapshot.handle, soon())
+    provider.delete_snapshot(snapshot.handle, soon())
+    assert rig.cloud.objects() == ["disks/disks/csi-vol-pvc-1"]
