@@ -203,7 +203,8 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
         conditions = self._conditions(page.items, deadline)
         response = csi_pb2.ListVolumesResponse(next_token=page.next_token)
         for volume in page.items:
-            entry = response.entries.add(volume=self._describe(volume))
+            # By the id that its PersistentVolume has: sidecars compare ids as they are.
+            entry = response.entries.add(volume=self._describe(volume, volume.older_id or None))
             entry.status.published_node_ids.extend(_published(volume))
             if volume.handle in conditions:
                 entry.status.volume_condition.CopyFrom(_condition(conditions[volume.handle]))

@@ -95,6 +95,8 @@ class Volume:
     """What attaches it to a PodVM (CAA's ``cloud-volume-path``); never the path of a file on a node."""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """More public facts for the PV's attributes, under the names users know (``ebs-volume-id`` …)."""
+    older_id: str = field(default="", compare=False)
+    """The volume id under which a PV of the older Go driver knows it; empty for any other volume."""
     zones: tuple[str, ...] = ()
     """Zones whose machines can use it; empty: any machine can, or the provider knows no zones."""
     published_node_id: str = ""

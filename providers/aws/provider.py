@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import boto3
@@ -20,7 +20,7 @@ from providers.aws.health import conditions
 from providers.aws.modifications import Change, Modifications
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
-from providers.aws.settings import Settings, is_region
+from providers.aws.settings import Settings
 from providers.aws.snapshots import COMPLETED, Snapshots
 from providers.aws.volumes import Volumes, check_created_as, may_exist
 from providers.deadline import Deadline
@@ -80,6 +80,16 @@ def default_clients() -> MakeClient:
     return lambda region: session.client("ec2", region_name=region, config=config)
 
 
+def existing_regions() -> frozenset[str]:
+    """Every region that the SDK knows."""
+    session = boto3.Session()
+    return frozenset(
+        region
+        for partition in session.get_available_partitions()
+        for region in session.get_available_regions("ec2", partition)
+    )
+
+
 class AwsProvider(
     BlockVolumeProvider,
     VolumeExpander,
@@ -107,15 +117,17 @@ class AwsProvider(
         disk_types.ENCRYPTED,
     }
 
-    def __init__(self, settings: Settings, make_client: MakeClient) -> None:
+    def __init__(self, settings: Settings, make_client: MakeClient, regions: Iterable[str] = ()) -> None:
+        """``regions`` are those, besides the configured ones, that exist: nothing else is ever asked."""
         self._settings = settings
         self._make_client = make_client
+        self._existing = frozenset({settings.region, *settings.more_regions, *regions})
         self._lock = threading.Lock()
         self._regions: dict[str, _RegionParts] = {}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        return cls(Settings.from_environment(settings), default_clients())
+        return cls(Settings.from_environment(settings), default_clients(), existing_regions())
 
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
         for parameter in parameters:
@@ -125,8 +137,11 @@ class AwsProvider(
                 )
         disk_types.parse(parameters)
         region = parameters.get(REGION, self._settings.region)
-        if not is_region(region):
-            raise InvalidParameterError(f"{REGION} {region[:40]!r} is not the name of a region, as us-east-1")
+        if region not in self._existing:
+            raise InvalidParameterError(
+                f"{REGION} {region[:40]!r} is not a region that the SDK knows; a newer one must be among the "
+                "controller's settings"
+            )
         zone = parameters.get(ZONE)
         if zone is not None and not (zone.startswith(region) and zone.isascii() and zone != region):
             raise InvalidParameterError(f"{ZONE} {zone[:40]!r} is not a zone of the region {region!r}")
@@ -169,7 +184,7 @@ class AwsProvider(
         return _volume(parts.region.name, record)
 
     def delete_volume(self, handle: str, deadline: Deadline) -> None:
-        parsed = handles.volume(handle)
+        parsed = self._parsed(handles.volume, handle)
         if parsed is None:
             return
         parts = self._region(parsed.region)
@@ -204,7 +219,7 @@ class AwsProvider(
         self._region(region).modifications.apply(record.volume_id, change, deadline)
 
     def create_snapshot(self, name: str, source_handle: str, deadline: Deadline) -> Snapshot:
-        parsed = handles.volume(source_handle)
+        parsed = self._parsed(handles.volume, source_handle)
         if parsed is None:
             raise _no_volume()
         parts = self._region(parsed.region)
@@ -217,7 +232,7 @@ class AwsProvider(
         return _snapshot(parts.region.name, record)
 
     def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
-        parsed = handles.snapshot(handle)
+        parsed = self._parsed(handles.snapshot, handle)
         if parsed is not None:
             self._region(parsed.region).snapshots.delete(parsed.object_id, deadline)
 
@@ -232,7 +247,7 @@ class AwsProvider(
         filters: dict[str, str] = {}
         regions = self._listed_regions()
         if source_handle is not None:
-            parsed = handles.volume(source_handle)
+            parsed = self._parsed(handles.volume, source_handle)
             if parsed is None:
                 regions = []
             else:
@@ -294,7 +309,7 @@ class AwsProvider(
     ) -> Mapping[str, VolumeCondition]:
         ids: dict[str, list[str]] = {}
         for volume in volumes:
-            parsed = handles.volume(volume.handle)
+            parsed = self._parsed(handles.volume, volume.handle)
             if parsed is not None and parsed.object_id:
                 ids.setdefault(parsed.region, []).append(parsed.object_id)
         return {
@@ -303,9 +318,14 @@ class AwsProvider(
             for volume_id, condition in conditions(self._region(region).region.ec2, wanted, deadline).items()
         }
 
+    def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
+        """The handle, if its region exists: another one would have a host asked that nobody knows."""
+        parsed = parse(handle)
+        return parsed if parsed is not None and parsed.region in self._existing else None
+
     def _record(self, handle: str, deadline: Deadline) -> tuple[str, VolumeRecord]:
         deadline.check()
-        parsed = handles.volume(handle)
+        parsed = self._parsed(handles.volume, handle)
         record = None if parsed is None else self._region(parsed.region).volumes.find(parsed, deadline)
         if parsed is None or record is None:
             raise _no_volume()
@@ -313,7 +333,7 @@ class AwsProvider(
 
     def _snapshot_record(self, handle: str, deadline: Deadline) -> tuple[str, SnapshotRecord]:
         deadline.check()
-        parsed = handles.snapshot(handle)
+        parsed = self._parsed(handles.snapshot, handle)
         record = None
         if parsed is not None:
             record = self._region(parsed.region).region.snapshots_by_id.get(parsed.object_id, deadline)
@@ -405,6 +425,7 @@ def _volume(region: str, record: VolumeRecord) -> Volume:
         fs_type=facts.fs_type,
         source=facts.source,
         disk_id=record.volume_id,
+        older_id=facts.key if facts.key and tag_keys.FORMAT not in record.tags else "",
         attributes={"ebs-volume-id": record.volume_id, "availability-zone": record.zone},
         zones=(record.zone,) if record.zone else (),
         published_node_id=facts.node_id,

@@ -11,6 +11,7 @@ from providers.interface import (
     CapacityReporter,
     VolumeCloner,
     VolumeExpander,
+    VolumeFence,
     VolumeLister,
     VolumeSnapshotter,
 )
@@ -23,6 +24,7 @@ _INTERFACES: dict[str, type] = {
     "cloner": VolumeCloner,
     "lister": VolumeLister,
     "capacity": CapacityReporter,
+    "fence": VolumeFence,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -202,6 +203,17 @@ def test_volumes_are_listed_page_by_page(client: Client) -> None:
     ):
         with refused(code):
             client.controller.ListVolumes(request, timeout=10)
+
+
+def test_a_volume_of_the_older_driver_is_listed_by_the_id_of_its_pv(
+    client: Client, cloud: MemoryCloud
+) -> None:
+    """The attacher looks for that id among the published ones, and attaches again what it does not find."""
+    client.create()
+    (handle,) = cloud.volumes
+    cloud.volumes[handle] = replace(cloud.volumes[handle], older_id="pvc-1")
+    (entry,) = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=10).entries
+    assert entry.volume.volume_id == "pvc-1"
 
 
 def test_capacity_is_the_provider_s_and_none_for_what_it_can_t_serve(client: Client) -> None:

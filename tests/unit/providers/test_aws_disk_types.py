@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from providers.aws import AwsProvider
 from providers.aws.disk_types import GIB, TYPES, DiskType, parse
+from providers.aws.provider import existing_regions
 from providers.aws.settings import Settings
 from providers.errors import InvalidParameterError, SizeOutOfRangeError
 from tests.fakes.ec2.checks import new_volume
 from tests.fakes.ec2.rules import Ec2Error
 
-PROVIDER = AwsProvider(Settings("us-east-1"), lambda _: None)
+PROVIDER = AwsProvider(Settings("us-east-1"), lambda _: None, existing_regions())
 
 
 def test_gp3_encrypted_is_what_nothing_asks_for() -> None:
@@ -50,6 +51,7 @@ def test_numbers_are_ascii_digits(name: str, value: str) -> None:
         ({"awsKmsKeyId": "a b"}, "awsKmsKeyId"),
         ({"awsKmsKeyId": ""}, "awsKmsKeyId"),
         ({"awsRegion": "us-east"}, "awsRegion"),
+        ({"awsRegion": "us-nowhere-1"}, "awsRegion"),
         ({"awsRegion": "us-east-1.evil.example/"}, "awsRegion"),
         ({"awsAvailabilityZone": "eu-west-1a"}, "awsAvailabilityZone"),
         ({"awsAvailabilityZone": "us-east-1"}, "awsAvailabilityZone"),

@@ -43,7 +43,7 @@ class Rig:
 
     def another(self, settings: Settings = SETTINGS) -> AwsProvider:
         """A provider that knows nothing of the first."""
-        return AwsProvider(settings, clients_of(self.url))
+        return AwsProvider(settings, clients_of(self.url), ("us-east-1", "eu-west-1"))
 
     def create(self, name: str = "pvc-1", gib: int = 1, **more: object) -> Volume:
         """A volume."""
@@ -405,7 +405,8 @@ def test_a_volume_of_the_go_driver_is_expanded_snapshotted_and_deleted(rig: Rig)
     snapshot = provider.create_snapshot("snap-1", handle, soon())
     assert snapshot.source_handle == volume.handle
     assert provider.list_snapshots(handle, 0, "", soon()).items == (snapshot,)
-    assert [one.handle for one in provider.list_volumes(0, "", soon()).items] == [volume.handle]
+    (listed,) = provider.list_volumes(0, "", soon()).items
+    assert (listed.handle, listed.older_id) == (volume.handle, "pvc-old")
     replayed = provider.create_volume(wanted("pvc-old", encryption=None), soon())
     assert replayed.handle == volume.handle
     provider.delete_volume(handle, soon())
@@ -430,6 +431,18 @@ def test_a_controller_of_another_region_serves_an_id(rig: Rig) -> None:
     assert elsewhere.expand_volume(volume.handle, 2 * GIB, soon()) == 2 * GIB
     elsewhere.delete_volume(volume.handle, soon())
     assert not rig.cloud.existing_volumes()
+
+
+def test_a_region_that_does_not_exist_is_never_asked(rig: Rig) -> None:
+    """Field case C9: a handle is untrusted text, and its region becomes part of a host's name."""
+    asked: list[str] = []
+    provider = AwsProvider(SETTINGS, asked.append, ("eu-west-1",))
+    for handle in ("xx-evil-1/vol-0123456789abcdef0", "xx-evil-1/csi-vol-pvc-1"):
+        provider.delete_volume(handle, soon())
+        assert not provider.volume_exists(handle, soon())
+    provider.delete_snapshot("xx-evil-1/snap-0123456789abcdef0", soon())
+    assert not asked
+    assert not rig.cloud.calls
 
 
 def test_one_corrupt_object_does_not_hide_the_others(rig: Rig) -> None:
