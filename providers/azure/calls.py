@@ -6,16 +6,12 @@ poller's thread: an accepted operation is followed here, and one that is not fin
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from azure.core.credentials import TokenCredential
 from azure.core.pipeline import policies
 from azure.core.pipeline.transport import HttpTransport
-from azure.core.polling import PollingMethod
 from azure.core.rest import HttpRequest
 from azure.mgmt.compute import ComputeManagementClient
 from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy
@@ -27,35 +23,15 @@ from providers.azure.failures import (
     Refused,
     Throttled,
     as_provider_error,
-    classified,
     retry_after,
 )
+from providers.azure.sending import Json, Operation, Result, Sending, accepted, pause, send
 from providers.azure.settings import Timings
 from providers.deadline import Deadline
 from providers.errors import DeadlineError, OutcomeUnknownError
 
-#: Of disks and snapshots; all of Azure's clouds have it.
-API_VERSION = "2024-03-02"
-
-Json = dict[str, Any]
-Result = TypeVar("Result")
-
 _ATTEMPTS = 3
-_LOOK_SECONDS = 0.5
-#: Kept back of the deadline, so that the answer "not known yet" arrives before it.
-_MARGIN_SECONDS = 0.25
 _TERMINAL = frozenset({"succeeded", "failed", "canceled"})
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What Azure answered to a change that it accepted."""
-
-    status: int
-    body: Json
-    url: str
-    """Where the operation can be watched; empty if it is over."""
-    retry_after: float | None
 
 
 class Arm:
@@ -115,7 +91,7 @@ class Arm:
             UnavailableError: it could not be asked.
         """
 
-        def pages(sending: _Sending) -> Sequence[Json]:
+        def pages(sending: Sending) -> Sequence[Json]:
             found = self._operations[kind].list_by_resource_group(group, **sending.options)
             return [item.as_dict() for item in found]
 
@@ -155,7 +131,7 @@ class Arm:
             if not error.not_found:
                 raise
 
-    def _ask(self, action: str, call: Callable[[_Sending], Result], deadline: Deadline) -> Result:
+    def _ask(self, action: str, call: Callable[[Sending], Result], deadline: Deadline) -> Result:
         """A call that changes nothing.
 
         Raises:
@@ -165,7 +141,7 @@ class Arm:
         attempt = 0
         while True:
             try:
-                return self._send(call, deadline)
+                return send(call, self.timings.answer, deadline)
             except Throttled as error:
                 failure: Refused | NotSent | NoAnswer = error
                 wanted = error.retry_after
@@ -181,8 +157,8 @@ class Arm:
     def _change(
         self, action: str, method: str, kind: str, arguments: tuple[object, ...], deadline: Deadline
     ) -> None:
-        def call(sending: _Sending) -> Operation:
-            return _accepted(getattr(self._operations[kind], method), arguments, sending.options)
+        def call(sending: Sending) -> Operation:
+            return accepted(getattr(self._operations[kind], method), arguments, sending.options)
 
         repeated = method != "begin_create_or_update"
         operation = self._begin(action, call, deadline, repeat_conflicts=repeated)
@@ -193,7 +169,7 @@ class Arm:
     def _begin(
         self,
         action: str,
-        call: Callable[[_Sending], Operation],
+        call: Callable[[Sending], Operation],
         deadline: Deadline,
         *,
         repeat_conflicts: bool,
@@ -203,7 +179,7 @@ class Arm:
         maybe_done = False
         while True:
             try:
-                return self._send(call, deadline)
+                return send(call, self.timings.answer, deadline)
             except Throttled as error:
                 failure: Exception = error
                 wanted = error.retry_after
@@ -238,7 +214,7 @@ class Arm:
                     f"{action}: Azure accepted it and is not done{f' ({last})' if last else ''}; call again"
                 ) from last
             try:
-                state = self._send(lambda sending: self._look(url, sending), deadline)
+                state = send(lambda sending: self._look(url, sending), self.timings.answer, deadline)
             except (Throttled, NoAnswer) as error:
                 last, wanted = error, error.retry_after
                 continue
@@ -282,7 +258,7 @@ class Arm:
             if not pause(next(pauses), None, deadline):
                 raise OutcomeUnknownError(f"{action}: Azure accepted it and is not done; call again")
 
-    def _look(self, url: str, sending: _Sending) -> Operation:
+    def _look(self, url: str, sending: Sending) -> Operation:
         options = dict(sending.options)
         options.pop("api_version", None)
         response = self._client.send_request(HttpRequest("GET", url), **options)
@@ -292,31 +268,10 @@ class Arm:
         status = str(body.get("status", ""))
         over = status.lower() in _TERMINAL if status else response.status_code != 202
         return Operation(
-            response.status_code,
             body if status else {},
             "" if over else url,
             retry_after(response.headers.get("Retry-After")),
         )
-
-    def _send(self, call: Callable[[_Sending], Result], deadline: Deadline) -> Result:
-        """One call, once, by a thread of its own, so that the caller can leave in time.
-
-        Raises:
-            Refused, NotSent, NoAnswer: see there. DeadlineError: the deadline came first.
-        """
-        deadline.check()
-        sending = _Sending(deadline, self.timings.answer)
-
-        def run() -> Result:
-            try:
-                return call(sending)
-            except Exception as error:
-                known = classified(error, sent=sending.sent)
-                if known is error:
-                    raise
-                raise known from error
-
-        return _bounded(run, deadline)
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts, longer and longer."""
@@ -324,97 +279,3 @@ class Arm:
         while True:
             yield seconds
             seconds = min(seconds * 2, self.timings.longest_pause)
-
-
-@dataclass
-class _Sending:
-    """One request on its way; ``options`` are for the SDK's methods."""
-
-    deadline: Deadline
-    answer_seconds: float
-    sent: bool = False
-    options: Json = field(init=False)
-
-    def __post_init__(self) -> None:
-        seconds = max(0.001, min(self.deadline.remaining(), self.answer_seconds))
-        self.options = {
-            "api_version": API_VERSION,
-            "connection_timeout": seconds,
-            "read_timeout": seconds,
-            "raw_request_hook": self._about_to_send,
-        }
-
-    def _about_to_send(self, _request: object) -> None:
-        # The caller may have left while a token was fetched: a change sent now would come out of turn.
-        self.deadline.check()
-        self.sent = True
-
-
-class _NoPolling(PollingMethod[Operation]):
-    """In place of the SDK's poller, which waits in a thread without bounds: keeps the first answer."""
-
-    def initialize(self, client: Any, initial_response: Any, deserialization_callback: Any) -> None:
-        del client, deserialization_callback
-        response = initial_response.http_response
-        url = response.headers.get("Azure-AsyncOperation") or response.headers.get("Location") or ""
-        self._operation = Operation(
-            response.status_code,
-            {},
-            url if response.status_code in (201, 202) or "Azure-AsyncOperation" in response.headers else "",
-            retry_after(response.headers.get("Retry-After")),
-        )
-
-    def run(self) -> None:
-        """Nothing: :class:`Arm` follows the operation."""
-
-    def status(self) -> str:
-        return "accepted"
-
-    def finished(self) -> bool:
-        return True
-
-    def resource(self) -> Operation:
-        return self._operation
-
-
-def _accepted(begin: Callable[..., Any], arguments: tuple[object, ...], options: Json) -> Operation:
-    operation: Operation = begin(*arguments, polling=_NoPolling(), **options).result()
-    return operation
-
-
-def pause(seconds: float, wanted: float | None, deadline: Deadline) -> bool:
-    """Wait as long as Azure ``wanted``, else ``seconds``; False, at once, if the deadline comes first."""
-    wait = seconds if wanted is None else wanted
-    if wait >= deadline.remaining() - _MARGIN_SECONDS:
-        return False
-    event = threading.Event()
-    while wait > 0:
-        event.wait(min(wait, _LOOK_SECONDS))
-        wait -= _LOOK_SECONDS
-        if deadline.remaining() == 0.0:
-            return False
-    return True
-
-
-def _bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    # A daemon: a call that hangs must not keep the process from ending.
-    threading.Thread(target=run, name="azure-call", daemon=True).start()
-    while True:
-        remaining = deadline.remaining()
-        try:
-            return future.result(timeout=min(remaining, _LOOK_SECONDS))
-        except TimeoutError:
-            if future.done():
-                raise
-            if remaining == 0.0:
-                raise DeadlineError(
-                    "Azure did not answer before the call's deadline; it continues on retry"
-                ) from None

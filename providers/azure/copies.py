@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from providers.azure import tags as tag_keys
-from providers.azure.calls import Json, pause
 from providers.azure.failures import Failed, Refused, as_provider_error
 from providers.azure.handles import snapshot_name
 from providers.azure.places import Place
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.resources import Resources
+from providers.azure.sending import Json, pause
 from providers.deadline import Deadline
 from providers.errors import (
     AlreadyExistsError,

@@ -12,12 +12,12 @@ from azure.identity import DefaultAzureCredential
 
 from providers.azure import disk_types, handles, resources
 from providers.azure import tags as tag_keys
-from providers.azure.calls import Json
 from providers.azure.copies import Snapshots
 from providers.azure.disk_types import GIB, MAXIMUM_GIB, SKUS, DiskType
 from providers.azure.health import condition
 from providers.azure.places import Place, labels_of, normalized_location
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
+from providers.azure.sending import Json
 from providers.azure.settings import MORE_RESOURCE_GROUPS, Settings
 from providers.azure.volumes import Volumes, check_created_as
 from providers.deadline import Deadline

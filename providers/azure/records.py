@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from providers.azure import handles
 from providers.azure import tags as tag_keys
-from providers.azure.calls import Json
 from providers.azure.disk_types import GIB
 from providers.azure.places import Place, normalized_location
+from providers.azure.sending import Json
 from providers.errors import CorruptStateError
 from providers.interface import ContentSource, Snapshot, SourceKind, Volume
 

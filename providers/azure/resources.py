@@ -12,9 +12,10 @@ from azure.core.credentials import TokenCredential
 from azure.core.pipeline.transport import HttpTransport
 
 from providers.azure import handles
-from providers.azure.calls import Arm, Json, pause
+from providers.azure.calls import Arm
 from providers.azure.places import Place
 from providers.azure.records import SETTLED, DiskRecord, SnapshotRecord
+from providers.azure.sending import Json, pause
 from providers.azure.settings import Settings
 from providers.azure.tags import SNAPSHOT, VOLUME, Facts
 from providers.deadline import Deadline

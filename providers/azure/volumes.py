@@ -6,13 +6,14 @@ import logging
 from collections.abc import Sequence
 
 from providers.azure import tags as tag_keys
-from providers.azure.calls import Arm, Json, pause
+from providers.azure.calls import Arm
 from providers.azure.disk_types import DEFAULT_SKU, GIB, SKUS, DiskType
 from providers.azure.failures import Failed, Refused, as_provider_error, is_quota
 from providers.azure.handles import volume_name
 from providers.azure.places import Place
 from providers.azure.records import DELETING, FAILED, DiskRecord
 from providers.azure.resources import Resources
+from providers.azure.sending import Json, pause
 from providers.deadline import Deadline
 from providers.errors import (
     AlreadyExistsError,
