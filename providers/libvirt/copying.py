@@ -1,4 +1,7 @@
-"""Copies of disks as they are at one point in time: by reflink where the file system can, else in full."""
+"""Copies of disks as they are at one point in time: by reflink where the file system can, else in full.
+
+A disk that a virtual machine has is copied in full by that machine, which goes on writing meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import libvirt
 
-from providers.errors import CorruptStateError, InUseError
+from providers.errors import CorruptStateError, QuotaExceededError, UnavailableError
+from providers.libvirt.backup import back_up
 from providers.libvirt.documents import volume_format, volume_xml
-from providers.libvirt.domains import require_free
+from providers.libvirt.domains import Attachments
 from providers.libvirt.failures import has_code, system_error
 from providers.libvirt.pools import Pool
 from providers.libvirt.store import StoredObject, disk_size
@@ -40,7 +44,8 @@ def copy_disk(
     """Make the storage volume ``name`` of at least ``size_bytes``, beginning with the source's content.
 
     Raises:
-        InUseError: no reflink here, and a virtual machine could write to the source; nothing is left.
+        InUseError: no reflink here, and the virtual machine that has the source can't copy it.
+        QuotaExceededError: no room for the copy. UnavailableError: call again. Nothing is left of it.
         CorruptStateError: libvirt takes the source for something else than a raw disk.
     """
     if volume_format(source.disk.XMLDesc()) != "raw":
@@ -74,35 +79,44 @@ def _reflink(source: StoredObject, pool: Pool, document: str) -> bool:
 def _copy(
     connection: libvirt.virConnect, source: StoredObject, pool: Pool, name: str, size_bytes: int
 ) -> None:
-    try:
-        require_free(connection, source)
-        copy = _copied(connection, source, pool, volume_xml(name, size_bytes))
-        try:
-            require_free(connection, source)  # nor was it attached meanwhile
-        except InUseError:
-            with suppress(libvirt.libvirtError):
-                copy.delete(0)
-            raise
-    except InUseError as error:
-        raise InUseError(
-            f"{error}: the file system of pool {pool.name!r} has no reflinks, and a full copy of a disk in "
-            "use would be of no point in time"
-        ) from error
+    uses = Attachments(connection).of(source)
+    if uses:
+        _check_room(source, pool)
+        _make_filled(pool, name, source.size_bytes, lambda copy: back_up(uses[0], copy.path()))
+        return
+    if source.disk.info()[2] <= _STREAMED_BYTES:
+        _make_filled(pool, name, size_bytes, lambda copy: copy_sparse(connection, source.disk, copy))
+    else:
+        pool.handle.createXMLFrom(volume_xml(name, size_bytes), source.disk, 0)
+    if Attachments(connection).of(source):
+        _delete(pool.find(name))
+        raise UnavailableError(f"{source.base} was attached while it was copied; call again")
 
 
-def _copied(
-    connection: libvirt.virConnect, source: StoredObject, pool: Pool, document: str
-) -> libvirt.virStorageVol:
-    if source.disk.info()[2] > _STREAMED_BYTES:
-        return pool.handle.createXMLFrom(document, source.disk, 0)
-    copy = pool.handle.createXML(document, 0)
+def _make_filled(
+    pool: Pool, name: str, size_bytes: int, fill: Callable[[libvirt.virStorageVol], None]
+) -> None:
+    copy = pool.handle.createXML(volume_xml(name, size_bytes), 0)
     try:
-        copy_sparse(connection, source.disk, copy)
+        fill(copy)
     except BaseException:
-        with suppress(libvirt.libvirtError):
-            copy.delete(0)
+        _delete(copy)
         raise
-    return copy
+
+
+def _delete(copy: libvirt.virStorageVol | None) -> None:
+    with suppress(libvirt.libvirtError):
+        if copy is not None:
+            copy.delete(0)
+
+
+def _check_room(source: StoredObject, pool: Pool) -> None:
+    # The copy that a machine makes has no holes.
+    if pool.available_bytes() < source.size_bytes:
+        raise QuotaExceededError(
+            f"{source.base} is in use, and a copy of it takes all of its {source.size_bytes} bytes, which "
+            f"pool {pool.name!r} does not have; make room, or copy it when no virtual machine has it"
+        )
 
 
 @contextmanager

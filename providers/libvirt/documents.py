@@ -55,6 +55,16 @@ def disk_xml(path: str, target: str, serial: str, alias: str, *, iommu: bool) ->
     return _text(disk)
 
 
+def backup_xml(target: str, path: str) -> str:
+    """A full copy of one disk of a domain to a raw file that exists."""
+    backup = ElementTree.Element("domainbackup", mode="push")
+    disks = ElementTree.SubElement(backup, "disks")
+    disk = ElementTree.SubElement(disks, "disk", name=target, backup="yes", type="file")
+    ElementTree.SubElement(disk, "target", file=path)
+    ElementTree.SubElement(disk, "driver", type="raw")
+    return _text(backup)
+
+
 def pool_type_and_path(document: str) -> tuple[str, str]:
     """A pool's type, and the directory of its volumes (empty where it has none)."""
     pool = _parsed(document)

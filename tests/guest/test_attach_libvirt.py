@@ -1,4 +1,4 @@
-"""``confidential-csi attach-libvirt`` as a process, with a real PodVM: attach, grow, detach, killed."""
+"""``confidential-csi attach-libvirt`` as a process, with a real PodVM: attach, grow, copy, detach."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ def sizes(vm: PodVm) -> dict[str, int]:
     return {serial: int(size) * 512 for serial, size in (line.split() for line in lines)}
 
 
+def write(vm: PodVm, serial: str, data: bytes) -> None:
+    """Write to the start of a disk, in the guest."""
+    script = f"d=$(grep -l {serial} /sys/block/vd*/serial | cut -d/ -f4); dd of=/dev/$d conv=fsync,notrunc"
+    vm.check(["sh", "-ec", script], stdin=data)
+
+
 def until(condition: Callable[[], bool]) -> None:
     give_up = time.monotonic() + _SECONDS
     while not condition():
@@ -89,6 +95,12 @@ def test_a_podvm_has_the_disks_that_are_published_to_its_pod(
 
     assert provider.expand_volume(volume.handle, 24 * MIB, deadline) == 24 * MIB
     until(lambda: sizes(podvm) == {new: 24 * MIB, old: 8 * MIB})
+
+    write(podvm, new, b"while it runs")
+    snapshot = provider.create_snapshot("snap-1", volume.handle, deadline)
+    (copy,) = pool.glob("csi-snap-snap-1~*.raw")
+    assert copy.read_bytes() == b"while it runs" + bytes(24 * MIB - 13)
+    provider.delete_snapshot(snapshot.handle, deadline)
 
     records.remove(TARGET.format("new"))
     with _attacher(hypervisor, folder):  # another process, which knows nothing of the first

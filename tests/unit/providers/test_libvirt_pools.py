@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
@@ -27,8 +27,9 @@ from providers.errors import (
 )
 from providers.interface import ContentSource, Encryption, SourceKind, VolumeRequest
 from providers.libvirt import LibvirtProvider, copying
-from providers.libvirt.pools import DIRECTORY_PARAMETER
+from providers.libvirt.pools import DIRECTORY_PARAMETER, Pool
 from tests.contract.libvirt_backend import POOL, LibvirtBackend, running_with
+from tests.fakes.libvirt_host.host import failure
 from tests.lab.hypervisor import Hypervisor
 
 MIB = 1024**2
@@ -219,16 +220,49 @@ def test_more_than_the_pool_holds_is_a_matter_of_quota(provider: LibvirtProvider
             call()
 
 
-def test_a_disk_in_use_is_not_copied_byte_by_byte(backend: LibvirtBackend, provider: LibvirtProvider) -> None:
+def test_a_disk_in_use_is_copied_by_its_machine(backend: LibvirtBackend, provider: LibvirtProvider) -> None:
+    """There are no reflinks here, and to read the file while a guest writes would give no point in time."""
+    volume = provider.create_volume(request(mib=3), soon())
+    with backend.disk(volume.handle).open("r+b") as file:
+        file.write(b"in use" * 200_000)
+    with running_with(backend.uri, backend.disk(volume.handle)) as domain:
+        snapshot = provider.create_snapshot("snap-1", volume.handle, soon())
+        source = ContentSource(SourceKind.VOLUME, volume.handle)
+        clone = provider.create_volume(request("clone", mib=5, source=source), soon())
+        assert provider.get_volume_info(volume.handle, soon()).attached_to == domain.name()
+        assert provider.list_volumes(0, "", soon()).items[1].attached_to == domain.name()
+    content = backend.disk(volume.handle).read_bytes()
+    assert backend.disk(snapshot.handle).read_bytes() == content
+    assert backend.disk(clone.handle).read_bytes() == content + bytes(2 * MIB)
+    assert provider.get_volume_info(volume.handle, soon()).attached_to == ""
+
+
+def refusing(code: int) -> Callable[..., None]:
+    def refuse(*_arguments: object) -> None:
+        raise failure(code)
+
+    return refuse
+
+
+def test_a_copy_that_its_machine_can_not_make_leaves_nothing(
+    backend: LibvirtBackend, provider: LibvirtProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     volume = provider.create_volume(request(), soon())
     held = backend.objects()
     with running_with(backend.uri, backend.disk(volume.handle)) as domain:
-        with pytest.raises(InUseError, match=domain.name()):
+        for code, error in (
+            (libvirt.VIR_ERR_OPERATION_UNSUPPORTED, InUseError),
+            (libvirt.VIR_ERR_OPERATION_INVALID, UnavailableError),
+        ):
+            monkeypatch.setattr(libvirt.virDomain, "backupBegin", refusing(code))
+            with pytest.raises(error):
+                provider.create_snapshot("snap-1", volume.handle, soon())
+            assert backend.objects() == held
+        monkeypatch.setattr(Pool, "available_bytes", lambda _pool: MIB - 1)
+        with pytest.raises(QuotaExceededError, match="in use"):
             provider.create_snapshot("snap-1", volume.handle, soon())
-        assert provider.get_volume_info(volume.handle, soon()).attached_to == domain.name()
-        assert provider.list_volumes(0, "", soon()).items[0].attached_to == domain.name()
+        assert domain.isActive()
     assert backend.objects() == held
-    assert provider.get_volume_info(volume.handle, soon()).attached_to == ""
 
 
 def test_a_disk_in_use_grows_for_its_machine(backend: LibvirtBackend, provider: LibvirtProvider) -> None:
