@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,6 +16,8 @@ from driver.node import NodeService
 from driver.node_id import is_node_name
 from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from driver.pod_sockets import PodSockets
+
+_METADATA = "metadata:"
 
 
 @click.command()
@@ -31,7 +34,8 @@ from driver.pod_sockets import PodSockets
     envvar="CONFIDENTIAL_CSI_ZONE",
     default="",
     show_envvar=True,
-    help="Zone in which this node's PodVMs are created, by the cloud's name for it; none: no topology.",
+    help="Zone in which this node's PodVMs are created, by the cloud's name for it; metadata:aws or "
+    "metadata:azure: this machine's own; none: no topology.",
 )
 @click.option(
     "--direct-volumes-root",
@@ -69,6 +73,13 @@ def node(
             f"--node-id {node_id[:80]!r} is not the name of a Kubernetes node (lower-case letters, digits, "
             "'-' and '.', at most 187)"
         )
+    if zone.startswith(_METADATA):
+        # Only here: most nodes are told their zone, and need no HTTP client in memory.
+        metadata = import_module("driver.instance_zone")
+        try:
+            zone = metadata.instance_zone(zone.removeprefix(_METADATA))
+        except metadata.NoMetadata as error:
+            raise click.ClickException(f"--zone: {error}") from error
     direct_volumes = DirectVolumes(direct_volumes_root)
     direct_volumes.clear_leftovers()
     services = {
