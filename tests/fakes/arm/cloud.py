@@ -324,7 +324,8 @@ class ArmCloud:
         size = int(properties.get("diskSizeGB") or held.properties["diskSizeGB"])
         if size < held.properties["diskSizeGB"]:
             return error(409, "OperationNotAllowed", "a disk can't be made smaller")
-        if properties.get("networkAccessPolicy") != "DenyAll":
+        closed = (properties.get("networkAccessPolicy"), properties.get("publicNetworkAccess"))
+        if closed != ("DenyAll", "Disabled"):
             return self._violation("a disk that a PUT opens to the network", "RequestDisallowedByPolicy")
 
         def finish() -> None:

@@ -17,6 +17,7 @@ from providers.errors import (
 )
 from providers.interface import ContentSource, SourceKind
 from tests.fakes.arm.cloud import ArmCloud
+from tests.fakes.arm.messages import Dropped, Fault, method
 from tests.fakes.arm.rig import GIB, Rig, asked, create, soon
 
 
@@ -201,3 +202,17 @@ def test_what_a_failed_snapshot_left_is_no_snapshot_and_can_be_deleted() -> None
         provider.get_snapshot(snapshot.handle, soon())
     provider.delete_snapshot(snapshot.handle, soon())
     assert rig.cloud.objects() == ["disks/disks/csi-vol-pvc-1"]
+
+
+def test_what_is_being_changed_is_copied_once_that_is_done() -> None:
+    """Azure refuses to copy from a disk that an operation is at work on."""
+    rig = Rig(ArmCloud(operation_looks=4))
+    provider = rig.provider()
+    volume = create(provider)
+    rig.cloud.faults += [
+        Fault(method("PATCH"), after=Dropped),
+        Fault(method("PATCH"), before=Dropped, times=9),
+    ]
+    with pytest.raises(OutcomeUnknownError):
+        provider.expand_volume(volume.handle, 5 * GIB, soon())
+    assert provider.create_snapshot("snap-1", volume.handle, soon()).size_bytes == 5 * GIB
