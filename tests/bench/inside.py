@@ -63,22 +63,33 @@ def _bare_close(name: str) -> None:
     _run("cryptsetup", "close", name)
 
 
-def bare(disk_ids: Sequence[str], key: str) -> float:
-    """Seconds that opening and mounting these disks without any guard takes, in parallel."""
+def opens(disk_ids: Sequence[str], key: str, key_id: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds that opening and mounting these disks at once takes, by hand and by the agent, in turn.
+
+    One process does all rounds, as a proxy does: the first round, in which it touches its memory for the
+    first time, does not count.
+    """
     devices = {f"bare-{number}": _device(disk_id) for number, disk_id in enumerate(disk_ids)}
-    with ThreadPoolExecutor(len(devices)) as pool:
-        started = time.perf_counter()
-        list(pool.map(lambda name: _bare_open(name, devices[name], bytes.fromhex(key)), devices))
-        taken = time.perf_counter() - started
-    for name in devices:
-        _bare_close(name)
-    return taken
-
-
-def guarded(disk_ids: Sequence[str], key_id: str) -> float:
-    """Seconds that the agent needs to mount these disks, as in a proxy that runs already."""
     volumes = _volumes()
     wanted = [_volume(number, disk_id, key_id) for number, disk_id in enumerate(disk_ids)]
+    found: dict[str, list[float]] = {"bare": [], "guarded": []}
+    with ThreadPoolExecutor(len(devices)) as pool:
+        for _ in range(rounds + 1):
+            started = time.perf_counter()
+            list(pool.map(lambda name: _bare_open(name, devices[name], bytes.fromhex(key)), devices))
+            found["bare"].append(time.perf_counter() - started)
+            for name in devices:
+                _bare_close(name)
+            found["guarded"].append(_mount(volumes, wanted))
+    return {kind: seconds[1:] for kind, seconds in found.items()}
+
+
+def first_mount(disk_id: str, key_id: str) -> float:
+    """Seconds that the agent needs for a blank disk."""
+    return _mount(_volumes(), [_volume(0, disk_id, key_id)])
+
+
+def _mount(volumes: Volumes, wanted: Sequence[CloudVolume]) -> float:
     started = time.perf_counter()
     volumes.mount(wanted, DEFAULT_POLICY)
     taken = time.perf_counter() - started
