@@ -166,7 +166,7 @@ FIRST_STEPS = st.builds(
     _faults(1, 3, 4),
     st.booleans(),
 )
-HISTORIES = st.tuples(FIRST_STEPS, st.lists(STEPS, min_size=4, max_size=9)).map(lambda two: (two[0], *two[1]))
+HISTORIES = st.tuples(FIRST_STEPS, st.lists(STEPS, min_size=4, max_size=8)).map(lambda two: (two[0], *two[1]))
 
 
 class History:

@@ -21,8 +21,11 @@ Handle = Callable[[Request], Answer]
 def transport(handle: Handle) -> HttpTransport[Any, Any]:
     """The SDK's usual transport, whose requests ``handle`` answers."""
     session = requests.Session()
+    session.trust_env = False  # looking for proxies takes longer than all else
     session.mount("https://", _Adapter(handle))
-    made: HttpTransport[Any, Any] = RequestsTransport(session=session, session_owner=False)
+    made: HttpTransport[Any, Any] = RequestsTransport(
+        session=session, session_owner=False, use_env_settings=False
+    )
     return made
 
 
