@@ -28,64 +28,79 @@ Connect = Callable[[], libvirt.virConnect]
 _KEEP_ALIVE_SECONDS = 5
 _KEEP_ALIVE_MISSED = 3
 _POLL_SECONDS = 0.25
+_MOST_AT_A_TIME = 10
+_MOST_COPIES_AT_A_TIME = 4
 
 _log = logging.getLogger(__name__)
 _event_loop_lock = threading.Lock()
 _event_loop_process = 0
 
 
-def opener(uri: str) -> Connect:
-    """How to open connections to ``uri`` that notice when the other side is gone."""
+def opener(uri: str, interval: int = _KEEP_ALIVE_SECONDS, missed: int = _KEEP_ALIVE_MISSED) -> Connect:
+    """How to open connections to ``uri`` that notice when the other side is gone.
+
+    Args:
+        interval: seconds between keep-alive messages.
+        missed: so many may go unanswered.
+    """
 
     def connect() -> libvirt.virConnect:
         _start_event_loop()
         connection = libvirt.open(uri)
         # Not every driver has a wire to watch (test:///default has none).
         with suppress(libvirt.libvirtError):
-            connection.setKeepAlive(_KEEP_ALIVE_SECONDS, _KEEP_ALIVE_MISSED)
+            connection.setKeepAlive(interval, missed)
         return connection
 
     return connect
 
 
 class Connections:
-    """One connection, opened when it is needed and again when it is lost. Thread-safe."""
+    """A few long-lived connections, each used by one operation at a time. Thread-safe.
+
+    Never shared: when a connection with two calls in flight is found dead, libvirt (9.0) ends one of them,
+    leaves the other hanging, and may crash the process later.
+    """
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._shared: libvirt.virConnect | None = None
+        self._idle: list[libvirt.virConnect] = []
+        self._slots = threading.BoundedSemaphore(_MOST_AT_A_TIME)
+        self._slots_of_copies = threading.BoundedSemaphore(_MOST_COPIES_AT_A_TIME)
 
     def run(
-        self, work: Callable[[libvirt.virConnect], Result], deadline: Deadline, *, own: bool = False
+        self, work: Callable[[libvirt.virConnect], Result], deadline: Deadline, *, copies: bool = False
     ) -> Result:
         """What ``work`` returns, given a connection. It goes on by itself when the deadline passes.
 
         Args:
-            own: on a connection of its own, for long calls: the daemon works on a few calls of a connection
-                at a time.
+            copies: it may take very long; a few of these at a time keep no other call waiting.
 
         Raises:
             DeadlineError: it took longer. UnavailableError: libvirt can't be reached, or the connection was
                 lost. Whatever ``work`` raises.
         """
+        slots = self._slots_of_copies if copies else self._slots
         deadline.check()
-        operation = _Operation(lambda: self._on_own(work) if own else self._on(self._usable(), work))
+        while not slots.acquire(timeout=min(_POLL_SECONDS, deadline.remaining())):
+            deadline.check()
+
+        def on_connection() -> Result:
+            try:
+                return self._with_connection(work)
+            finally:
+                slots.release()
+
+        operation = _Operation(on_connection)
         operation.start()
         while not operation.ended.wait(min(_POLL_SECONDS, deadline.remaining())):
             deadline.check()
         operation.join()
         return operation.result()
 
-    def _on_own(self, work: Callable[[libvirt.virConnect], Result]) -> Result:
-        connection = self._open()
-        try:
-            return self._on(connection, work)
-        finally:
-            with suppress(libvirt.libvirtError):
-                connection.close()
-
-    def _on(self, connection: libvirt.virConnect, work: Callable[[libvirt.virConnect], Result]) -> Result:
+    def _with_connection(self, work: Callable[[libvirt.virConnect], Result]) -> Result:
+        connection = self._taken()
         try:
             return work(connection)
         except libvirt.libvirtError as error:
@@ -95,14 +110,19 @@ class Connections:
                 f"the connection to libvirt was lost ({code_of(error)}); call again, and if that does not "
                 "help look after libvirtd and the network"
             ) from error
+        finally:
+            if _is_alive(connection):
+                with self._lock:
+                    self._idle.append(connection)
 
-    def _usable(self) -> libvirt.virConnect:
-        with self._lock:
-            if self._shared is None or not _is_alive(self._shared):
-                self._shared = self._open()
-            return self._shared
-
-    def _open(self) -> libvirt.virConnect:
+    def _taken(self) -> libvirt.virConnect:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if _is_alive(connection):
+                return connection
         try:
             return self._connect()
         except libvirt.libvirtError as error:

@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 
 import libvirt
 
-from providers.errors import CorruptStateError, QuotaExceededError, UnavailableError
+from providers.deadline import Deadline
+from providers.errors import CorruptStateError, ProviderError, QuotaExceededError, UnavailableError
 from providers.libvirt.backup import back_up
+from providers.libvirt.connections import Connections
 from providers.libvirt.documents import volume_format, volume_xml
 from providers.libvirt.domains import Attachments
 from providers.libvirt.failures import has_code, system_error
@@ -35,9 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 def copy_disk(
+    connections: Connections,
     connection: libvirt.virConnect,
     source: StoredObject,
     pool: Pool,
+    *,
     name: str,
     size_bytes: int,
 ) -> None:
@@ -55,7 +59,7 @@ def copy_disk(
             "would follow that image's references, so it is refused"
         )
     document = volume_xml(name, size_bytes)
-    with _reported(pool, name, source):
+    with _reported(connections, pool.name, name, source):
         if not _reflink(source, pool, document):
             _copy(connection, source, pool, name, size_bytes)
     made = pool.find(name)
@@ -120,23 +124,21 @@ def _check_room(source: StoredObject, pool: Pool) -> None:
 
 
 @contextmanager
-def _reported(pool: Pool, name: str, source: StoredObject) -> Iterator[None]:
-    """Log the progress of a long copy."""
+def _reported(connections: Connections, pool_name: str, name: str, source: StoredObject) -> Iterator[None]:
+    """Log the progress of a long copy, over another connection: this one's only call is the copy."""
     ended = threading.Event()
     began = time.monotonic()
 
+    def written(connection: libvirt.virConnect) -> int:
+        pool = connection.storagePoolLookupByName(pool_name)
+        return int(pool.storageVolLookupByName(name).info()[2])
+
     def report() -> None:
         while not ended.wait(_REPORT_SECONDS):
-            with suppress(libvirt.libvirtError):
-                copy = pool.find(name)
-                if copy is not None:
-                    _log.info(
-                        "copying %s: %d MiB written of %d MiB allocated, after %.0f s",
-                        source.base,
-                        copy.info()[2] >> 20,
-                        source.disk.info()[2] >> 20,
-                        time.monotonic() - began,
-                    )
+            with suppress(ProviderError):
+                done = connections.run(written, Deadline.after(_REPORT_SECONDS)) >> 20
+                seconds = time.monotonic() - began
+                _log.info("copying %s: %d MiB written after %.0f s", source.base, done, seconds)
 
     reporter = threading.Thread(target=report, name="libvirt-copy-progress", daemon=True)
     reporter.start()

@@ -153,7 +153,7 @@ class LibvirtProvider(
             pool = rooms.pool_for(directory)
             return self._create(rooms, rooms.volumes(pool), request, deadline)
 
-        return self._connections.run(work, deadline, own=request.source is not None)
+        return self._connections.run(work, deadline, copies=request.source is not None)
 
     def _rooms(self, connection: libvirt.virConnect, deadline: Deadline) -> Rooms:
         rooms = Rooms(connection, self._layout)
@@ -191,7 +191,14 @@ class LibvirtProvider(
             if source is None:
                 pool.handle.createXML(volume_xml(name, request.size_bytes), 0)
             else:
-                copy_disk(rooms.connection, source, pool, name, request.size_bytes)
+                copy_disk(
+                    self._connections,
+                    rooms.connection,
+                    source,
+                    pool,
+                    name=name,
+                    size_bytes=request.size_bytes,
+                )
 
         with self._abandoned.making(store, base, deadline):
             return descriptions.volume(store.create(base, encode(tags), make_disk, deadline))
@@ -259,13 +266,20 @@ class LibvirtProvider(
             )
 
             def make_disk(disk: str) -> None:
-                copy_disk(connection, source, source.pool, disk, source.size_bytes)
+                copy_disk(
+                    self._connections,
+                    connection,
+                    source,
+                    source.pool,
+                    name=disk,
+                    size_bytes=source.size_bytes,
+                )
 
             store = rooms.snapshots(source.pool)
             with self._abandoned.making(store, base, deadline):
                 return descriptions.snapshot(store.create(base, encode(tags), make_disk, deadline))
 
-        return self._connections.run(work, deadline, own=True)
+        return self._connections.run(work, deadline, copies=True)
 
     def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
         parsed = handles.parse(SNAPSHOT_PREFIX, handle)

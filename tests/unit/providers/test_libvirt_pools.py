@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from providers.libvirt import LibvirtProvider, copying
 from providers.libvirt.pools import DIRECTORY_PARAMETER, Pool
 from tests.contract.libvirt_backend import POOL, LibvirtBackend, running_with
 from tests.fakes.libvirt_host.host import failure
+from tests.lab.guest_image import CHECKOUT
 from tests.lab.hypervisor import Hypervisor
 
 MIB = 1024**2
@@ -406,6 +408,20 @@ def test_a_host_that_hangs_costs_no_more_than_the_deadline(backend: LibvirtBacke
     assert time.monotonic() - began < 5
     hangs.set()
     assert provider.create_volume(request(), soon()).name == "pvc-1"
+
+
+def test_a_host_that_stops_answering_ends_the_calls_that_wait_for_it() -> None:
+    """Field case B3: by keep-alive, several at a time, and without harm to the process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.providers.hung_libvirt"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=CHECKOUT,
+    )
+    lines = ["DeadlineError UnavailableError UnavailableError", "in time", "[]"]
+    assert (done.returncode, done.stdout.splitlines()) == (0, lines), done.stderr
 
 
 def test_the_test_driver_can_list_but_hold_no_tags() -> None:
