@@ -21,6 +21,8 @@ _ENOUGH = 5
 _PATIENCE = 50
 """Successes after which a little more is tried."""
 _FORGET_SECONDS = 60.0
+_ANSWER_SECONDS = 0.2
+"""A call that waited is sent only if so much is left for its answer."""
 _LOOK_SECONDS = 0.25  # a caller that goes away is noticed this soon
 
 
@@ -64,7 +66,9 @@ class Pacer:
                 wait = max(0.0, self._next - now)
                 if not wait and self._in_flight < self._limit:
                     break
-                if deadline.remaining() <= wait:
+                if wait and deadline.remaining() <= wait + _ANSWER_SECONDS:
+                    raise _too_many()
+                if not deadline.remaining():
                     raise _too_many()
                 self._changed.wait(min(wait or _LOOK_SECONDS, _LOOK_SECONDS))
             self._in_flight += 1
