@@ -235,9 +235,14 @@ def _largest_tail(device: Path) -> int:
 
 
 def _superblock(device: Path) -> bytes:
-    with device.open("rb") as file:
-        file.seek(_SUPERBLOCK_OFFSET)
-        superblock = file.read(_SUPERBLOCK_BYTES)
+    try:
+        with device.open("rb") as file:
+            file.seek(_SUPERBLOCK_OFFSET)
+            superblock = file.read(_SUPERBLOCK_BYTES)
+    except OSError as error:
+        raise Unavailable(
+            "device-io", f"the filesystem on {device} can't be read: {error.strerror}"
+        ) from None
     if len(superblock) != _SUPERBLOCK_BYTES or struct.unpack_from("<H", superblock, 0x38)[0] != _EXT4_MAGIC:
         raise Refused("filesystem-missing", f"there is no ext4 filesystem on {device}")
     return superblock

@@ -96,6 +96,14 @@ def pod(shared_pod: Pod) -> Iterator[Pod]:
 
 
 @pytest.fixture
+def hasty(pod: Pod) -> Iterator[None]:
+    """The blank check of the agent's command line takes half a second, where its time is not the point."""
+    pod.blank_check_seconds = 0.5
+    yield
+    pod.blank_check_seconds = None
+
+
+@pytest.fixture
 def guest(pod: Pod) -> Iterator[Guest]:
     """The shared guest, for which a test chooses the volume policy."""
     found = Guest(pod)

@@ -67,6 +67,8 @@ class Pod:
         self.vm = vm
         self.kbs = kbs
         self.cdh = Cdh(vm, kbs, dialect=dialect)
+        #: How long a new disk is watched; None: as long as always.
+        self.blank_check_seconds: float | None = None
         self._attached: set[str] = set()
 
     def attach(self, source: Path, disk_id: str) -> None:
@@ -81,8 +83,11 @@ class Pod:
 
     def agent(self, *argv: str, stdin: str = "", timeout: float = 120.0) -> Outcome:
         """Run the agent's command line."""
+        hasty = {} if self.blank_check_seconds is None else {"blank_check_seconds": self.blank_check_seconds}
         return Outcome(
-            **self.vm.call("tests.guest.inside.agent:run", argv=list(argv), stdin=stdin, timeout=timeout)
+            **self.vm.call(
+                "tests.guest.inside.agent:run", argv=list(argv), stdin=stdin, timeout=timeout, **hasty
+            )
         )
 
     def mount(self, annotation: Annotation, *options: str, timeout: float = 120.0) -> Outcome:

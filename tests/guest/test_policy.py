@@ -17,6 +17,7 @@ from tests.unit.agent.policy_support import initdata
 POLICY_RESOURCE = "default/policy/volumes"
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_volume_as_the_policy_says_is_made_and_mounted(guest: Guest, make_disk: MakeDisk) -> None:
     guest.rules(f'{LUKS}\nminimum-size = "32Mi"\nfs-group = 4321')
     image = make_disk("new", mib=32)
@@ -102,6 +103,7 @@ def test_a_read_only_volume_is_read_and_not_a_byte_of_it_changes(guest: Guest, r
     assert ready_copy.read_bytes() == before
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_plain_volume_is_made_mounted_and_found_again(guest: Guest, make_disk: MakeDisk) -> None:
     guest.rules('encryption = "none"')
     image = make_disk("plain", mib=32)
@@ -177,6 +179,7 @@ def test_initdata_that_was_not_measured_stops_every_mount_but_no_unmount(
     guest.pod.unmount_all().result()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_freed_blocks_are_told_to_the_host_only_on_the_policys_word(
     guest: Guest, make_disk: MakeDisk
 ) -> None:

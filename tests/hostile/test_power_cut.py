@@ -61,6 +61,7 @@ def mount_each(pod: Pod, images: Sequence[Path], content: Iterable[bytes | None]
             image.unlink()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_power_cut_at_every_block_of_initialize(pod: Pod, make_disk: MakeDisk, tmp_path: Path) -> None:
     """It starts again, or goes on with the header that is there; it formats only until it was ready."""
     image = make_disk("new", mib=32)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from tests.guest.pod import KEY_ID, MIB, OTHER_KEY_ID, PLAINTEXT, SOURCE, MakeDisk, Pod, volume
 from tests.guest.policy import Guest, uuid_of
-from tests.hostile.host import DATA, Host, copied, overwrite
+from tests.hostile.host import DATA, OTHER, Host, copied, overwrite
+from tests.hostile.nbd import LyingDisk
 
 
 def test_rollback_of_the_whole_disk(guest: Guest, ready_copy: Path) -> None:
@@ -25,6 +30,7 @@ def test_rollback_of_the_whole_disk(guest: Guest, ready_copy: Path) -> None:
     assert pod.read_file() == PLAINTEXT * 1000
 
 
+@pytest.mark.usefixtures("hasty")
 def test_blank_disk_in_place_of_a_volume_and_another_key_without_a_policy(
     pod: Pod, make_disk: MakeDisk
 ) -> None:
@@ -44,6 +50,32 @@ def test_denial_of_service_by_withholding_the_disk(host: Host) -> None:
     """Default policy, mode B: an error after a while, never an empty directory."""
     error = host.refused("device-missing", code=14)
     assert "check that it is attached" in error
+
+
+def test_denial_of_service_by_a_disk_that_does_not_answer(
+    host: Host, ready_copy: Path, tmp_path: Path
+) -> None:
+    """Default policy, mode B: it holds up its own container for as long as it likes, and no other."""
+    answers = threading.Event()
+
+    def on_read(_offset: int, _length: int, data: bytes) -> bytes:
+        answers.wait(60)
+        return data
+
+    with LyingDisk(copied(ready_copy, "stalled"), tmp_path / "nbd") as disk, ThreadPoolExecutor() as pool:
+        host.pod.attach(disk.path, "stalled")
+        host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="stalled")
+        disk.on_read = on_read
+        volumes = {"vol-1": volume("stalled", mount_point="/other", lun="1")}
+        stalled = pool.submit(host.box.create, "stalled", [OTHER], volumes)
+        host.pod.attach(ready_copy, "disk")
+        host.starts("container")
+        assert not stalled.done()
+        answers.set()
+        assert stalled.result().code == 0
+        assert host.box.remove("stalled").code == 0
+        host.removes_all()
+        host.pod.clean_up()
 
 
 def test_a_container_without_the_mount_starts_without_the_volume(host: Host) -> None:

@@ -12,15 +12,18 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from agent import blank_check
 from agent.__main__ import main
 from agent.annotation import CloudVolume
+from agent.blank_check import DURATION_SECONDS
 from agent.clock import SystemClock
 from agent.devices import DeviceFinder
 from tests.lab import cdh
 
 
-def run(argv: list[str], stdin: str = "") -> dict[str, Any]:
+def run(argv: list[str], stdin: str = "", blank_check_seconds: float = DURATION_SECONDS) -> dict[str, Any]:
     """The agent's command line, in this (forked) process: spares the start of an interpreter."""
+    blank_check.DURATION_SECONDS = blank_check_seconds
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
     stdout, stderr = io.StringIO(), io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr):
