@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from botocore import exceptions as botocore
 from botocore.parsers import ResponseParserError
 
@@ -102,8 +100,8 @@ def classified(error: Exception) -> Exception:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in THROTTLED:
             return Throttled(code)
-        metadata: dict[str, Any] = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
-        if metadata.get("HTTPStatusCode", 0) >= 500:
+        metadata = error.response.get("ResponseMetadata")
+        if metadata is not None and metadata["HTTPStatusCode"] >= 500:
             return NoAnswer(f"EC2 answered {code or 'nothing'}")
         return Refused(code)
     if isinstance(error, botocore.ParamValidationError):

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -60,9 +62,9 @@ def soon(seconds: float = 20) -> Deadline:
     return Deadline.after(seconds)
 
 
-def wanted(name: str = "pvc-1", gib: int = 1, **more: object) -> VolumeRequest:
+def wanted(name: str = "pvc-1", gib: int = 1, **more: Any) -> VolumeRequest:
     """A request."""
-    return replace(VolumeRequest(name, gib * GIB, LUKS, "ext4"), **more)  # type: ignore[arg-type]
+    return replace(VolumeRequest(name, gib * GIB, LUKS, "ext4"), **more)
 
 
 @pytest.fixture
@@ -154,11 +156,9 @@ def test_throttling_while_an_accepted_volume_is_waited_for_is_no_failure(rig: Ri
             rig.cloud.faults["DescribeVolumes"] = [Fault.THROTTLED] * 100
         return hook(action, arguments)
 
-    rig.cloud.perform = throttle_from_now_on  # type: ignore[method-assign, assignment]
-    with pytest.raises(OutcomeUnknownError):
+    with mock.patch.object(rig.cloud, "perform", throttle_from_now_on), pytest.raises(OutcomeUnknownError):
         rig.provider.create_volume(wanted(), deadline)
     assert deadline.remaining() > 0
-    rig.cloud.perform = hook  # type: ignore[method-assign]
     rig.cloud.faults.clear()
     rig.create()
     assert len(rig.cloud.existing_volumes()) == 2
