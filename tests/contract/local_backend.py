@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from unittest import mock
 
 from providers.local import LocalProvider, copying, image_locks, provider, room
 from tests.contract.backend import Backend
+from tests.contract.watched_library import WatchedLibrary
 
 _FILE_STEPS = (
     "open",
@@ -77,28 +76,9 @@ class LocalBackend(Backend):
             for module in (copying, image_locks, provider, room):
                 for library in (os, fcntl):
                     if getattr(module, library.__name__, None) is library:
-                        watched = _Watched(library, before_step)
+                        watched = WatchedLibrary(library, _STEPS, before_step)
                         patches.enter_context(mock.patch.object(module, library.__name__, watched))
             yield
-
-
-class _Watched:
-    """A module whose step functions call ``before_step`` first."""
-
-    def __init__(self, library: ModuleType, before_step: Callable[[], None]) -> None:
-        self._library = library
-        self._before_step = before_step
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._library, name)
-        if name not in _STEPS:
-            return attribute
-
-        def step(*arguments: Any, **keywords: Any) -> Any:
-            self._before_step()
-            return attribute(*arguments, **keywords)
-
-        return step
 
 
 _HOLDER = """
