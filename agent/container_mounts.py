@@ -22,6 +22,8 @@ _MAX_PATH: Final = 4096
 """PATH_MAX of Linux; what is longer would only cost time."""
 _AGENT_PLACES: Final = ("/run/cloud-volumes", "/run/confidential-csi-agent")
 """Where volumes are mounted in the VM, and what the agent remembers of them."""
+_MAPPINGS: Final = ("/dev/mapper/", "/dev/dm-")
+"""The devices of open volumes: what is on them can be mounted once more."""
 _SHOWN: Final = 100
 
 
@@ -68,7 +70,7 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         if mount.is_volume:
             continue
         source = normalized(mount.source)
-        if any(map(_is_agents, _spellings(mount.source))):
+        if _leads_to_agent(mount.source):
             raise Refused(
                 "mount-source",
                 f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
@@ -107,11 +109,7 @@ def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
     for mount in mounts:
         # Without a mount point, a storage is not mounted.
         places = _spellings(mount.mount_point) if mount.mount_point else ()
-        if (
-            any(map(_is_agents, places))
-            or any(map(_covers_agents, places))
-            or any(map(_is_agents, _spellings(mount.source)))
-        ):
+        if any(map(_is_agents, places)) or any(map(_covers_agents, places)) or _leads_to_agent(mount.source):
             raise Refused(
                 "guest-mount",
                 f"the host asks for a mount of {_shown(mount.source)} in the VM at "
@@ -154,11 +152,26 @@ def _destination(mount: ContainerMount) -> str:
 def _spellings(path: str) -> tuple[str, ...]:
     """A path in the VM as it is written, and with the VM's links (such as /var/run) followed.
 
-    One that the kernel would not take stands for the root: for everything.
+    One whose end can't be told stands for the root, for everything: one that the kernel would not take, one
+    that goes up from kata-agent's working directory, one by way of a process (``/proc/1/root``).
     """
-    if len(path) > _MAX_PATH or "\0" in path:
+    climbs = not path.startswith("/") and ".." in path.split("/")
+    if len(path) > _MAX_PATH or "\0" in path or climbs:
         return ("/",)
-    return normalized(path), os.path.realpath(normalized(path))
+    written = normalized(path)
+    try:
+        spellings = written, os.path.realpath(written)
+    except OSError:
+        return ("/",)
+    return ("/",) if any(one.startswith("/proc/") for one in spellings) else spellings
+
+
+def _leads_to_agent(source: str) -> bool:
+    """Whether what is mounted from ``source`` is or holds one of the agent's directories or mappings."""
+    # Mounts of other containers come without a source.
+    return bool(source) and any(
+        _is_agents(one) or _covers_agents(one) or one.startswith(_MAPPINGS) for one in _spellings(source)
+    )
 
 
 def _parents(destination: str) -> Iterator[str]:

@@ -151,9 +151,24 @@ def test_a_mount_above_a_named_place_must_be_named() -> None:
     refuse_uncovered(policy, [other("/srv/app2"), volume("/srv/app/data")])
 
 
-@pytest.mark.parametrize(
-    "source", ["/run/cloud-volumes/vol-0", "/var/run/cloud-volumes", "//run/./cloud-volumes/x"]
-)
+#: Ways to a volume in the VM: its directory, one above it, its device, a path that leads elsewhere for
+#: kata-agent than for us.
+WAYS_TO_A_VOLUME = [
+    "/run/cloud-volumes/vol-0",
+    "/var/run/cloud-volumes",
+    "//run/./cloud-volumes/x",
+    "/run",
+    "/",
+    "../../cloud-volumes/vol-0",
+    "rootfs/../../../cloud-volumes",
+    "/dev/mapper/caa-vol-0",
+    "/dev/dm-1",
+    "/proc/1/root/run/cloud-volumes/vol-0",
+    "/proc/42/cwd",
+]
+
+
+@pytest.mark.parametrize("source", WAYS_TO_A_VOLUME)
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, POLICY], ids=["default", "policy"])
 def test_only_the_agent_puts_its_volumes_anywhere(policy: Policy, source: str) -> None:
     """Else the host would put a volume where the policy names none, or writable where it says read-only."""
@@ -169,6 +184,8 @@ def test_only_the_agent_puts_its_volumes_anywhere(policy: Policy, source: str) -
         "/run/cloud-volumes/vol-0/sub",
         "/run/kata-containers/../cloud-volumes/vol-0",
         "/var/run/cloud-volumes/vol-0",
+        "../run/cloud-volumes/vol-0",
+        "/proc/1/root/run/cloud-volumes/vol-0",
         "/run/confidential-csi-agent/x",
         "/run",
         "/",
@@ -184,9 +201,7 @@ def test_the_host_mounts_nothing_over_or_within_the_agents_directories(path: str
     assert len(str(raised.value).encode()) < 990
 
 
-@pytest.mark.parametrize(
-    "source", ["/run/cloud-volumes", "/run/./cloud-volumes/vol-0", "/var/run/cloud-volumes/vol-1"]
-)
+@pytest.mark.parametrize("source", WAYS_TO_A_VOLUME)
 def test_the_host_shows_no_volume_elsewhere_in_the_vm(source: str) -> None:
     """From there it would bind it into a container, where no policy names it."""
     with pytest.raises(Refused, match=r"\[guest-mount\]"):
@@ -199,6 +214,8 @@ def test_a_link_that_leads_to_the_agents_directories_is_followed(tmp_path: Path)
     with pytest.raises(Refused, match=r"\[guest-mount\]"):
         refuse_guest_mounts([GuestMount(f"{tmp_path}/link/vol-0", "tmpfs")])
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/link/vol-0")) == "mount-source"
+    (tmp_path / "dm-name-caa-vol-0").symlink_to("/dev/dm-1")
+    assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/dm-name-caa-vol-0")) == "mount-source"
     refuse_guest_mounts([GuestMount(f"{tmp_path}/loop/x", f"{tmp_path}/loop")])
 
 
