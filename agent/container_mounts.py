@@ -24,6 +24,12 @@ _AGENT_PLACES: Final = ("/run/cloud-volumes", "/run/confidential-csi-agent")
 """Where volumes are mounted in the VM, and what the agent remembers of them."""
 _MAPPINGS: Final = ("/dev/mapper/", "/dev/dm-")
 """The devices of open volumes: what is on them can be mounted once more."""
+_PROCESSES: Final = "/proc"
+_WITHOUT_LINKS: Final = frozenset({"tmpfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2"})
+"""File systems that are empty when they are mounted, or have no link that leads out of them (``proc`` has
+some deeper within, which are looked for in all policies)."""
+_BINDS: Final = frozenset({"bind", "rbind"})
+_CONTAINERS: Final = "/run/kata-containers/"
 _SHOWN: Final = 100
 
 
@@ -35,6 +41,14 @@ class ContainerMount:
     source: str
     is_volume: bool = False
     """Whether a mounted volume takes the place of the entry."""
+    kind: str = "bind"
+    """The file system's; options may turn it into a bind all the same."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def may_hold_links(self) -> bool:
+        """Whether the host may have put symbolic links there: a destination below leads where they lead."""
+        return not self.is_volume and (self.kind not in _WITHOUT_LINKS or not _BINDS.isdisjoint(self.options))
 
 
 @dataclass(frozen=True)
@@ -59,12 +73,17 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
     Raises:
         Refused: ``volume-not-covered``: an entry has a destination that the policy names, or the source of a
             CSI volume or a subpath, and no volume covers it. ``volume-shadowed``: an entry hides a volume, or
-            lies within or above a place that the policy names. ``mount-destination``: a destination that
-            can't be compared. ``mount-source``: the host itself binds one of the agent's directories.
+            lies within or above a place that the policy names, or within another mount of the host's, whose
+            links may lead there. ``mount-destination``: a destination that can't be compared.
+            ``mount-source``: the host itself binds one of the agent's directories.
     """
     destinations = [_destination(mount) for mount in mounts]
+    _refuse_through_processes(mounts, destinations)
     _refuse_hidden(mounts, destinations)
     named = set(policy.volumes or ())
+    linked = {
+        destination for mount, destination in zip(mounts, destinations, strict=True) if mount.may_hold_links
+    }
     above_named = {parent for destination in named for parent in _parents(destination)}
     for mount, destination in zip(mounts, destinations, strict=True):
         if mount.is_volume:
@@ -90,6 +109,13 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         within = next((parent for parent in _parents(destination) if parent in named), None)
         if within is not None:
             raise _shadowed(destination, "within", within)
+        around = next((parent for parent in _parents(destination) if parent in linked), None)
+        if named and around is not None:
+            raise Refused(
+                "volume-shadowed",
+                f"the mount at {_shown(destination)} lies within the host's mount at {_shown(around)}, where "
+                "a link could lead it over a volume; if that is meant, name it in the policy's other-mounts",
+            )
         folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
         if folder is not None:
             raise Refused(
@@ -103,18 +129,51 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
 def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
     """Refuse mounts in the VM over the agent's directories, within them, or of what is in them.
 
+    Also those below a container's root, which the kernel propagates into the container that runs there.
+
     Raises:
         Refused: ``guest-mount``.
     """
     for mount in mounts:
         # Without a mount point, a storage is not mounted.
         places = _spellings(mount.mount_point) if mount.mount_point else ()
-        if any(map(_is_agents, places)) or any(map(_covers_agents, places)) or _leads_to_agent(mount.source):
+        covers = any(_is_agents(one) or _covers_agents(one) or _is_below_a_root(one) for one in places)
+        if covers or _leads_to_agent(mount.source):
             raise Refused(
                 "guest-mount",
                 f"the host asks for a mount of {_shown(mount.source)} in the VM at "
                 f"{_shown(mount.mount_point)}: over, within or from the agent's own directories, where "
-                "containers have their volumes",
+                "containers have their volumes, or below the root of a container",
+            )
+
+
+def refuse_root(path: str) -> None:
+    """Refuse a container whose root file system is, or has in it, one of the agent's directories.
+
+    Raises:
+        Refused: ``mount-source``.
+    """
+    if _leads_to_agent(path):
+        raise Refused(
+            "mount-source",
+            f"the container's root is {_shown(path)}: it is or holds one of the agent's own directories",
+        )
+
+
+def _refuse_through_processes(mounts: Sequence[ContainerMount], destinations: Sequence[str]) -> None:
+    """Refuse destinations by way of a process (``/proc/self/root/data``), which lead anywhere."""
+    places = {_PROCESSES} | {
+        destination
+        for mount, destination in zip(mounts, destinations, strict=True)
+        if mount.kind == "proc" or normalized(mount.source) == _PROCESSES
+    }
+    for destination in destinations:
+        # What lies immediately within may be a file that is emulated, such as /proc/meminfo.
+        if not places.isdisjoint(_parents(posixpath.dirname(destination))):
+            raise Refused(
+                "mount-destination",
+                f"the mount destination {_shown(destination)} lies deep within a proc file system, whose "
+                "links lead out of it",
             )
 
 
@@ -191,6 +250,10 @@ def _is_agents(path: str) -> bool:
 
 def _covers_agents(path: str) -> bool:
     return any(place.startswith(f"{path.rstrip('/')}/") for place in _AGENT_PLACES)
+
+
+def _is_below_a_root(path: str) -> bool:
+    return path.startswith(_CONTAINERS) and "/rootfs/" in path
 
 
 def _shadowed(destination: str, relation: str, volume: str) -> Refused:

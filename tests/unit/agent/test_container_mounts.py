@@ -13,6 +13,7 @@ from agent.container_mounts import (
     GuestMount,
     normalized,
     refuse_guest_mounts,
+    refuse_root,
     refuse_uncovered,
 )
 from agent.errors import Refused
@@ -217,6 +218,60 @@ def test_a_link_that_leads_to_the_agents_directories_is_followed(tmp_path: Path)
     (tmp_path / "dm-name-caa-vol-0").symlink_to("/dev/dm-1")
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/dm-name-caa-vol-0")) == "mount-source"
     refuse_guest_mounts([GuestMount(f"{tmp_path}/loop/x", f"{tmp_path}/loop")])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/kata-containers/c1/rootfs/srv",
+        "/run/kata-containers/shared/containers/c1/rootfs/srv/data",
+        "//run/./kata-containers/c1/rootfs//srv",
+    ],
+)
+def test_the_host_mounts_nothing_below_the_root_of_a_container(path: str) -> None:
+    """The kernel propagates it into the container that runs there, over the directory that holds a volume."""
+    with pytest.raises(Refused, match=r"\[guest-mount\]"):
+        refuse_guest_mounts([GuestMount(path, "/dev/vdc")])
+    refuse_guest_mounts([GuestMount("/run/kata-containers/c1/rootfs", "docker.io/library/busybox")])
+
+
+def test_no_container_has_a_volume_in_its_root() -> None:
+    for path in WAYS_TO_A_VOLUME:
+        with pytest.raises(Refused, match=r"\[mount-source\]"):
+            refuse_root(path)
+    for path in ("", "/run/kata-containers/c1/rootfs", "/run/kata-containers/shared/containers/c1/rootfs"):
+        refuse_root(path)
+
+
+@pytest.mark.parametrize(
+    "destination",
+    ["/proc/self/root/data", "//proc/self/root/data", "/proc/./1/cwd", "/x/self/root/data", "/y/1/root/data"],
+)
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, POLICY], ids=["default", "policy"])
+def test_no_destination_leads_by_way_of_a_process(policy: Policy, destination: str) -> None:
+    """kata-agent follows links within the container's root: this one leads to ``/data``."""
+    mounts = [
+        ContainerMount("/proc", "proc", kind="proc"),
+        ContainerMount("/x", "whatever", kind="proc"),
+        other("/y", "/proc"),
+        volume("/data"),
+    ]
+    hostile = ContainerMount(destination, "/dev/vdc", kind="ext4")
+    assert refusal(policy, *mounts, hostile) == "mount-destination"
+    refuse_uncovered(policy, [*mounts, other("/proc/meminfo")])
+
+
+def test_what_lies_within_a_mount_of_the_hosts_must_be_named_as_its_links_lead_anywhere() -> None:
+    mounts = [volume("/data"), other("/conf")]
+    assert refusal(POLICY, *mounts, other("/conf/link")) == "volume-shadowed"
+    assert refusal(POLICY, *mounts, other("/conf/link/deeper")) == "volume-shadowed"
+    refuse_uncovered(Policy({"/data": LUKS}, frozenset({"/conf/link"})), [*mounts, other("/conf/link")])
+    refuse_uncovered(DEFAULT_POLICY, [*mounts, other("/conf/link")])
+    for options in ((), ("nosuid", "mode=755")):
+        device = ContainerMount("/dev", "tmpfs", kind="tmpfs", options=options)
+        refuse_uncovered(POLICY, [volume("/data"), device, other("/dev/shm"), other("/dev/termination-log")])
+    bound = ContainerMount("/dev", SCRATCH, kind="tmpfs", options=("nosuid", "rbind"))
+    assert refusal(POLICY, volume("/data"), bound, other("/dev/link")) == "volume-shadowed"
 
 
 def test_mounts_of_the_guest_elsewhere_are_left_alone() -> None:
