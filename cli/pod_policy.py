@@ -26,7 +26,7 @@ _UNITS: Final = {
 Manifest = Mapping[str, Any]
 #: Places in each container at which something is mounted that no manifest names.
 _MOUNTED_BY_KUBELET: Final = (
-    *("/dev/shm", "/dev/termination-log", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),  # noqa: S108
+    *("/dev/shm", "/dev/termination-log", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),  # noqa: S108  No files of ours.
     "/var/run/secrets/kubernetes.io/serviceaccount",
 )
 
