@@ -6,6 +6,7 @@ then the sidecars' and kubelet's calls of a volume's life come over the real soc
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -298,3 +299,48 @@ def test_what_the_go_drivers_sample_took_for_encrypted_stays_plaintext(cloud: Go
             "cloud-volume-id",
             "cloud-provider",
         }
+
+
+def test_what_the_go_driver_published_to_a_running_pod_is_unpublished() -> None:
+    """Its record, in its own spelling, and Kata's note of the sandbox beside it."""
+    written = {
+        "volume-type": "directvol",
+        "device": "vol-0123456789abcdef0",
+        "fstype": "ext4",
+        "metadata": {"cloud-volume-path": "vol-0123456789abcdef0", "cloud-volume-id": NAME, "pool": "x"},
+        "options": None,
+    }
+    with node() as (host, kubelet):
+        target = host.target(NAME)
+        Path(target).mkdir()
+        directory = host.record(target)
+        directory.mkdir(mode=0o700)
+        (directory / "mountInfo.json").write_text(json.dumps(written))
+        (directory / ("5" * 64)).touch()
+        kubelet.NodeUnpublishVolume(
+            csi_pb2.NodeUnpublishVolumeRequest(volume_id=NAME, target_path=target), timeout=10
+        )
+        assert list(host.root.iterdir()) == []
+        assert not Path(target).exists()
+
+
+@pytest.mark.parametrize("name", ["awsSecretKey", "awsAccessKeyId", "cdhEncryptionType", "cdhKey"])
+def test_parameters_that_the_page_says_are_refused_are(name: str, tmp_path: Path) -> None:
+    """``docs/migrate.md``; the rest of a Go StorageClass is taken (``test_parameters.py``)."""
+    assert f"`{name}`" in (Path(__file__).parents[3] / "docs" / "migrate.md").read_text()
+    with controller(GoAws(tmp_path).provider(), ("aws",)) as sidecars:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT) as refusal:
+            sidecars.create("pvc-new", parameters={**ENCRYPTED, name: "x"})
+        assert name in refusal.message
+
+
+def test_a_creation_that_the_go_driver_began_is_not_taken_for_encrypted(cloud: GoCloud) -> None:
+    """``docs/migrate.md``, step 2: the key is not on the disk, so nobody can tell that it is the same."""
+    with controller(cloud.provider(), ("aws", "azure", "libvirt")) as sidecars:
+        found = cloud.attributes()
+        own = {key: value for key, value in found.items() if key.startswith((cloud.name, "cloudProvider"))}
+        own = {key: value for key, value in own.items() if "-" not in key}
+        with refused(grpc.StatusCode.ALREADY_EXISTS):
+            sidecars.create(NAME, parameters={**own, **ENCRYPTED})
+        sidecars.create(NAME, parameters=own)
+        assert len(cloud.left()) == 1
