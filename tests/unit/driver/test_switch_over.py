@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from providers.interface import BlockVolumeProvider
 from providers.libvirt import LibvirtProvider
 from tests.contract.aws_backend import AwsBackend
 from tests.contract.calls import soon
-from tests.contract.libvirt_backend import POOL, LibvirtBackend
+from tests.contract.libvirt_backend import POOL, LibvirtBackend, running_with
 from tests.fakes.arm.rig import Rig
 from tests.fakes.ec2.server import clients_of
 from tests.unit.driver.node_support import Worker, record, what_caa_sees, worker
@@ -65,6 +65,10 @@ class GoCloud(ABC):
         """The PV's cloud-volume-path."""
 
     @abstractmethod
+    def attached(self) -> AbstractContextManager[object]:
+        """Within it, a PodVM has the disk."""
+
+    @abstractmethod
     def left(self) -> list[str]:
         """What the cloud holds."""
 
@@ -102,6 +106,15 @@ class GoAws(GoCloud):
     def path(self) -> str:
         return self.disk_id
 
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        cloud = self._backend.cloud
+        cloud.attach(self.disk_id, "i-0123456789abcdef0")
+        cloud.settle()
+        yield
+        cloud.attach(self.disk_id, "")
+        cloud.settle()
+
     def left(self) -> list[str]:
         return self._backend.objects()
 
@@ -137,6 +150,12 @@ class GoAzure(GoCloud):
     def path(self) -> str:
         return self.disk_id
 
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        self._rig.cloud.attach(self._disk, "podvm-1")
+        yield
+        self._rig.cloud.attach(self._disk, "")
+
     def left(self) -> list[str]:
         assert not self._rig.cloud.violations
         return self._rig.cloud.objects()
@@ -165,6 +184,9 @@ class GoLibvirt(GoCloud):
 
     def path(self) -> str:
         return str(self._directory / f"csi-vol-{NAME}.raw")
+
+    def attached(self) -> AbstractContextManager[object]:
+        return running_with(self._backend.uri, Path(self.path()))
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self._directory.iterdir()) + self._backend.objects()
@@ -263,6 +285,30 @@ def test_a_go_volume_is_published_expanded_snapshotted_and_deleted(cloud: GoClou
             assert cloud.left(), "the snapshot outlives its volume"
             assert all("snap" in one for one in cloud.left())
             successor.delete_snapshot(snapshot.snapshot_id)
+    assert cloud.left() == []
+
+
+def test_a_pod_that_runs_through_the_switch_keeps_its_volume(cloud: GoCloud) -> None:
+    """Its disk is in a PodVM and has no note of a node: the first publish writes it, and the fence is up."""
+    with controller(cloud.provider(), ("aws", "azure", "libvirt")) as sidecars:
+        here, there = (
+            csi_pb2.ControllerPublishVolumeRequest(
+                volume_id=NAME, node_id=f"node/worker-{number}", volume_capability=mount()
+            )
+            for number in (1, 2)
+        )
+        with cloud.attached():
+            sidecars.controller.ControllerPublishVolume(here, timeout=20)
+            with refused(grpc.StatusCode.FAILED_PRECONDITION):
+                sidecars.controller.ControllerPublishVolume(there, timeout=20)
+            with refused(grpc.StatusCode.FAILED_PRECONDITION):
+                sidecars.delete(NAME)
+            assert sidecars.expand(NAME, 8 * GIB).capacity_bytes == 8 * GIB
+        sidecars.controller.ControllerPublishVolume(there, timeout=20)
+        sidecars.controller.ControllerUnpublishVolume(
+            csi_pb2.ControllerUnpublishVolumeRequest(volume_id=NAME, node_id="node/worker-2"), timeout=20
+        )
+        sidecars.delete(NAME)
     assert cloud.left() == []
 
 
