@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,8 +21,13 @@ from agent.policy import Policy
 _KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
 _MAX_PATH: Final = 4096
 """PATH_MAX of Linux; what is longer would only cost time."""
-_AGENT_PLACES: Final = ("/run/cloud-volumes", "/run/confidential-csi-agent")
-"""Where volumes are mounted in the VM, and what the agent remembers of them."""
+_AGENT_PLACES: Final = (
+    "/run/cloud-volumes",
+    "/run/confidential-csi-agent",
+    # Whoever writes here chooses the policy, or answers in the data hub's place.
+    *("/run/peerpod", "/run/confidential-containers", "/etc/confidential-csi"),
+)
+"""Where volumes are mounted in the VM, what the agent remembers of them, and what it believes."""
 _MAPPINGS: Final = ("/dev/mapper/", "/dev/dm-")
 """The devices of open volumes: what is on them can be mounted once more."""
 _PROCESSES: Final = "/proc"
@@ -30,6 +36,7 @@ _WITHOUT_LINKS: Final = frozenset({"tmpfs", "mqueue", "devpts", "proc", "sysfs",
 some deeper within, which are looked for in all policies)."""
 _BINDS: Final = frozenset({"bind", "rbind"})
 _CONTAINERS: Final = "/run/kata-containers/"
+_SEPARATORS: Final = re.compile("[=:,]")
 _SHOWN: Final = 100
 
 
@@ -57,6 +64,7 @@ class GuestMount:
 
     mount_point: str
     source: str
+    options: tuple[str, ...] = ()
 
 
 def normalized(path: str) -> str:
@@ -89,7 +97,7 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         if mount.is_volume:
             continue
         source = normalized(mount.source)
-        if _leads_to_agent(mount.source):
+        if _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "mount-source",
                 f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
@@ -127,9 +135,10 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
 
 
 def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
-    """Refuse mounts in the VM over the agent's directories, within them, or of what is in them.
+    """Refuse mounts in the VM outside of kata-agent's own folder, or from the agent's directories.
 
-    Also those below a container's root, which the kernel propagates into the container that runs there.
+    Elsewhere they would cover the volumes, the policy, the data hub's socket, or programs. Nor may they be
+    below a container's root: the kernel propagates them into the container that runs there.
 
     Raises:
         Refused: ``guest-mount``.
@@ -137,13 +146,12 @@ def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
     for mount in mounts:
         # Without a mount point, a storage is not mounted.
         places = _spellings(mount.mount_point) if mount.mount_point else ()
-        covers = any(_is_agents(one) or _covers_agents(one) or _is_below_a_root(one) for one in places)
-        if covers or _leads_to_agent(mount.source):
+        if not all(map(_is_katas, places)) or _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "guest-mount",
                 f"the host asks for a mount of {_shown(mount.source)} in the VM at "
-                f"{_shown(mount.mount_point)}: over, within or from the agent's own directories, where "
-                "containers have their volumes, or below the root of a container",
+                f"{_shown(mount.mount_point)}: not within {_CONTAINERS}, below the root of a container, or "
+                "from the agent's own directories",
             )
 
 
@@ -225,11 +233,16 @@ def _spellings(path: str) -> tuple[str, ...]:
     return ("/",) if any(one.startswith("/proc/") for one in spellings) else spellings
 
 
-def _leads_to_agent(source: str) -> bool:
+def _leads_to_agent(source: str, options: Iterable[str] = ()) -> bool:
     """Whether what is mounted from ``source`` is or holds one of the agent's directories or mappings."""
+    # Such as lowerdir=/a:/b of an overlay.
+    paths = (path for option in options for path in _SEPARATORS.split(option) if path.startswith((".", "/")))
     # Mounts of other containers come without a source.
-    return bool(source) and any(
-        _is_agents(one) or _covers_agents(one) or one.startswith(_MAPPINGS) for one in _spellings(source)
+    return any(
+        _is_agents(one) or _covers_agents(one) or one.startswith(_MAPPINGS)
+        for path in (source, *paths)
+        if path
+        for one in _spellings(path)
     )
 
 
@@ -252,8 +265,8 @@ def _covers_agents(path: str) -> bool:
     return any(place.startswith(f"{path.rstrip('/')}/") for place in _AGENT_PLACES)
 
 
-def _is_below_a_root(path: str) -> bool:
-    return path.startswith(_CONTAINERS) and "/rootfs/" in path
+def _is_katas(path: str) -> bool:
+    return path.startswith(_CONTAINERS) and "/rootfs/" not in path
 
 
 def _shadowed(destination: str, relation: str, volume: str) -> Refused:

@@ -217,7 +217,9 @@ class Containers:
 
 
 def _refuse_guest_mounts(storages: Iterable[agent_pb2.Storage]) -> None:
-    refuse_guest_mounts(GuestMount(storage.mount_point, storage.source) for storage in storages)
+    refuse_guest_mounts(
+        GuestMount(storage.mount_point, storage.source, tuple(storage.options)) for storage in storages
+    )
 
 
 def _check(

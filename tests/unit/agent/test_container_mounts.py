@@ -160,6 +160,9 @@ WAYS_TO_A_VOLUME = [
     "//run/./cloud-volumes/x",
     "/run",
     "/",
+    "/run/peerpod",
+    "/run/confidential-containers/cdh.sock",
+    "/etc/confidential-csi/volumes.toml",
     "../../cloud-volumes/vol-0",
     "rootfs/../../../cloud-volumes",
     "/dev/mapper/caa-vol-0",
@@ -190,6 +193,12 @@ def test_only_the_agent_puts_its_volumes_anywhere(policy: Policy, source: str) -
         "/run/confidential-csi-agent/x",
         "/run",
         "/",
+        "/run/peerpod",
+        "/run/confidential-containers",
+        "/etc",
+        "/usr/sbin",
+        "/run/cloud-volumes2",
+        "/run/kata-containers",
         "//run/",
         "run",
         "/x\0",
@@ -209,15 +218,24 @@ def test_the_host_shows_no_volume_elsewhere_in_the_vm(source: str) -> None:
         refuse_guest_mounts([GuestMount("/run/kata-containers/x", source)])
 
 
+def test_no_layer_of_an_overlay_is_a_volume() -> None:
+    layers = ("xino=off", f"lowerdir={SCRATCH}:/run/cloud-volumes/vol-0", "upperdir=/run/kata-containers/y")
+    with pytest.raises(Refused, match=r"\[guest-mount\]"):
+        refuse_guest_mounts([GuestMount(SCRATCH, "none", layers)])
+    overlay = ContainerMount("/x", "none", kind="overlay", options=layers)
+    assert refusal(DEFAULT_POLICY, overlay) == "mount-source"
+    refuse_guest_mounts([GuestMount(SCRATCH, "none", (f"lowerdir={SCRATCH}", "io.kata=/9j/4A=="))])
+
+
 def test_a_link_that_leads_to_the_agents_directories_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/run/cloud-volumes")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(Refused, match=r"\[guest-mount\]"):
-        refuse_guest_mounts([GuestMount(f"{tmp_path}/link/vol-0", "tmpfs")])
+        refuse_guest_mounts([GuestMount(SCRATCH, f"{tmp_path}/link/vol-0")])
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/link/vol-0")) == "mount-source"
     (tmp_path / "dm-name-caa-vol-0").symlink_to("/dev/dm-1")
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/dm-name-caa-vol-0")) == "mount-source"
-    refuse_guest_mounts([GuestMount(f"{tmp_path}/loop/x", f"{tmp_path}/loop")])
+    refuse_guest_mounts([GuestMount(SCRATCH, f"{tmp_path}/loop")])
 
 
 @pytest.mark.parametrize(
@@ -275,7 +293,7 @@ def test_what_lies_within_a_mount_of_the_hosts_must_be_named_as_its_links_lead_a
 
 
 def test_mounts_of_the_guest_elsewhere_are_left_alone() -> None:
-    for path in ("", "/run/kata-containers/sandbox/shm", "/run/cloud-volumes2", "/dev/shm", "/run/x"):
+    for path in ("", "/run/kata-containers/sandbox/shm", SCRATCH, "/run/kata-containers/c1/rootfs"):
         for source in ("", "shm", "/dev/vdb", "0000:00:01", "docker.io/library/busybox"):
             refuse_guest_mounts([GuestMount(path, source)])
 
