@@ -24,10 +24,10 @@ _UNITS: Final = {
 }
 
 Manifest = Mapping[str, Any]
-#: Places in each container at which something is mounted that no manifest names.
-_MOUNTED_BY_KUBELET: Final = (
+#: Places in each container at which something is mounted that no manifest names, by kubelet or the runtime.
+_MOUNTED_ANYWAY: Final = (
     *("/dev/shm", "/dev/termination-log", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),  # noqa: S108  No files of ours.
-    "/var/run/secrets/kubernetes.io/serviceaccount",
+    *("/dev/mqueue", "/dev/pts", "/sys/fs/cgroup", "/var/run/secrets/kubernetes.io/serviceaccount"),
 )
 
 
@@ -205,7 +205,7 @@ def _other_mounts(pod: Manifest, claims: Mapping[str, object], named: Collection
     for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
         around: list[ContainerMount] = []
         places = [(_destination(entry), entry) for entry in container.get("volumeMounts") or ()]
-        places += [(place, {"name": ""}) for place in _MOUNTED_BY_KUBELET]
+        places += [(place, {"name": ""}) for place in _MOUNTED_ANYWAY]
         # A place sorts behind those above it, which may hold links.
         for destination, entry in sorted(places, key=lambda place: place[0]):
             if destination in named:
