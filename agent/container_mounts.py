@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import Refused
-from agent.policy import Policy
+from agent.policy import Encryption, Policy
 
 #: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
 _KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
@@ -89,12 +89,17 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
     _refuse_through_processes(mounts, destinations)
     _refuse_hidden(mounts, destinations)
     named = set(policy.volumes or ())
-    linked = {
+    # What is on an unencrypted volume, the host writes as well.
+    plain = {one for one, rules in (policy.volumes or {}).items() if rules.encryption is Encryption.NONE}
+    linked = plain | {
         destination for mount, destination in zip(mounts, destinations, strict=True) if mount.may_hold_links
     }
     above_named = {parent for destination in named for parent in _parents(destination)}
     for mount, destination in zip(mounts, destinations, strict=True):
+        around = next((parent for parent in _parents(destination) if parent in linked), None)
         if mount.is_volume:
+            if destination in plain and around is not None:
+                raise _led(destination, around, "mount an unencrypted volume within nothing else")
             continue
         source = normalized(mount.source)
         if _leads_to_agent(mount.source, mount.options):
@@ -117,13 +122,8 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         within = next((parent for parent in _parents(destination) if parent in named), None)
         if within is not None:
             raise _shadowed(destination, "within", within)
-        around = next((parent for parent in _parents(destination) if parent in linked), None)
         if named and around is not None:
-            raise Refused(
-                "volume-shadowed",
-                f"the mount at {_shown(destination)} lies within the host's mount at {_shown(around)}, where "
-                "a link could lead it over a volume; if that is meant, name it in the policy's other-mounts",
-            )
+            raise _led(destination, around, "if that is meant, name it in the policy's other-mounts")
         folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
         if folder is not None:
             raise Refused(
@@ -267,6 +267,14 @@ def _covers_agents(path: str) -> bool:
 
 def _is_katas(path: str) -> bool:
     return path.startswith(_CONTAINERS) and "/rootfs/" not in path
+
+
+def _led(destination: str, around: str, advice: str) -> Refused:
+    return Refused(
+        "volume-shadowed",
+        f"the mount at {_shown(destination)} lies within the host's mount at {_shown(around)}, where a link "
+        f"could lead it over a volume; {advice}",
+    )
 
 
 def _shadowed(destination: str, relation: str, volume: str) -> Refused:

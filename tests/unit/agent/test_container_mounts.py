@@ -17,11 +17,12 @@ from agent.container_mounts import (
     refuse_uncovered,
 )
 from agent.errors import Refused
-from agent.policy import DEFAULT_POLICY, Policy, VolumeRules
+from agent.policy import DEFAULT_POLICY, Encryption, Policy, VolumeRules
 from tests.unit.agent.policy_support import KEY_ID
 
 LUKS = VolumeRules(key_id=KEY_ID)
 POLICY = Policy({"/data": LUKS})
+OTHERS = frozenset({"/srv"})
 POD = "/var/lib/kubelet/pods/1111/"
 SCRATCH = "/run/kata-containers/shared/x"
 
@@ -290,6 +291,15 @@ def test_what_lies_within_a_mount_of_the_hosts_must_be_named_as_its_links_lead_a
         refuse_uncovered(POLICY, [volume("/data"), device, other("/dev/shm"), other("/dev/termination-log")])
     bound = ContainerMount("/dev", SCRATCH, kind="tmpfs", options=("nosuid", "rbind"))
     assert refusal(POLICY, volume("/data"), bound, other("/dev/link")) == "volume-shadowed"
+
+
+def test_no_link_of_the_hosts_leads_an_unencrypted_volume_over_an_encrypted_one() -> None:
+    plain = VolumeRules(encryption=Encryption.NONE)
+    policy = Policy({"/data": LUKS, "/cache": plain, "/cache/link": plain, "/srv/link": plain}, OTHERS)
+    refuse_uncovered(policy, [volume("/data"), volume("/cache")])
+    refuse_uncovered(policy, [volume("/data"), volume("/srv/link")])
+    assert refusal(policy, volume("/data"), volume("/cache"), volume("/cache/link")) == "volume-shadowed"
+    assert refusal(policy, volume("/data"), other("/srv"), volume("/srv/link")) == "volume-shadowed"
 
 
 def test_mounts_of_the_guest_elsewhere_are_left_alone() -> None:
