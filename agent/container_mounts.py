@@ -26,6 +26,8 @@ _AGENT_PLACES: Final = (
     "/run/confidential-csi-agent",
     # Whoever writes here chooses the policy, or answers in the data hub's place.
     *("/run/peerpod", "/run/confidential-containers", "/etc/confidential-csi"),
+    # Whoever talks to kata-agent itself goes around the proxy.
+    "/run/kata-containers/agent.sock",
 )
 """Where volumes are mounted in the VM, what the agent remembers of them, and what it believes."""
 _MAPPINGS: Final = ("/dev/mapper/", "/dev/dm-")

@@ -163,6 +163,8 @@ WAYS_TO_A_VOLUME = [
     "/",
     "/run/peerpod",
     "/run/confidential-containers/cdh.sock",
+    "/run/kata-containers",
+    "/run/kata-containers/agent.sock",
     "/etc/confidential-csi/volumes.toml",
     "../../cloud-volumes/vol-0",
     "rootfs/../../../cloud-volumes",
