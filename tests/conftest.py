@@ -26,6 +26,8 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 
+# Before pytest-xdist looks at the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a guest, and group tests for pytest-xdist.
 
