@@ -172,8 +172,16 @@ class AwsProvider(
                 )
             disk_type.check_size(request.size_bytes // GIB)
             zones = self._zones(parts.region.name, request)
-            snapshot_id = self._source_snapshot(parts, request, deadline)
-            record = parts.volumes.create(request, disk_type, zones, snapshot_id, deadline)
+            try:
+                snapshot_id = self._source_snapshot(parts, request, deadline)
+            except OutcomeUnknownError:
+                # Of two calls for one clone the other ended first, and dropped the snapshot that both used.
+                record = parts.volumes.find_by_key(key, deadline)
+                if record is None:
+                    raise
+                record = parts.volumes.wait_until_usable(record, deadline)
+            else:
+                record = parts.volumes.create(request, disk_type, zones, snapshot_id, deadline)
         else:
             with may_exist("the volume"):
                 record = parts.volumes.wait_until_usable(record, deadline)
