@@ -3,42 +3,51 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import libvirt
 
 from providers.libvirt import LibvirtProvider
 from tests.contract.libvirt_backend import POOL, LibvirtBackend
+from tests.fakes.crash import Crash
 from tests.fakes.libvirt_host.connection import FakeConnection
-from tests.fakes.libvirt_host.host import BLOCK_BYTES, Crash, Fault, File, Host, PoolState, Wire, lost
+from tests.fakes.libvirt_host.host import BLOCK_BYTES, Fault, File, Host, PoolState, Wire, lost
+from tests.histories.model import Model
+from tests.histories.rig import Rig
 from tests.lab.watched_libvirt import Watched
 
 MARK_BYTES = 16
+MIB = 1 << 20
 
 
-class LibvirtHost(ABC):
-    """A libvirt host with one empty pool, seen from behind the provider's back."""
+class LibvirtHost(Rig[Fault]):
+    """A libvirt host with one empty pool."""
 
-    @abstractmethod
-    def provider(self, fault: Fault | None) -> LibvirtProvider:
-        """A provider that knows nothing of earlier ones; ``fault`` befalls it."""
-
-    @abstractmethod
-    def has_struck(self) -> bool:
-        """Whether the fault of the last provider has come."""
+    unit_bytes = MIB
 
     @abstractmethod
     def names(self) -> set[str]:
         """Every storage volume that there is, leftovers included."""
 
-    @abstractmethod
-    def marks(self, name: str) -> dict[int, int]:
-        """The marks on a disk, by block."""
+    def placed(self, name: str) -> str:
+        return f"{name}@{POOL}"
 
-    @abstractmethod
-    def mark(self, name: str, block: int, mark: int) -> None:
-        """Write as the guest would."""
+    def bare(self, handle: str) -> str:
+        assert handle.endswith(f"@{POOL}")
+        return handle.removesuffix(f"@{POOL}")
+
+    def disk(self, name: str) -> str:
+        """The storage volume with the bytes of a volume or snapshot."""
+        (disk,) = (one for one in self.names() if one.startswith(f"{name}~") and one.endswith(".raw"))
+        return disk
+
+    def check_end(self, model: Model) -> None:
+        assert sorted(name.partition("~")[0] for name in self.names()) == sorted(
+            2 * [*model.volumes, *model.snapshots]
+        )
 
 
 class FakeHost(LibvirtHost):
@@ -49,9 +58,9 @@ class FakeHost(LibvirtHost):
         self._host = Host(self._pool)
         self._wire = Wire()
 
-    def provider(self, fault: Fault | None) -> LibvirtProvider:
+    def connected(self, fault: Fault | None) -> AbstractContextManager[LibvirtProvider]:
         wire = self._wire = Wire(fault)
-        return LibvirtProvider(lambda: FakeConnection(self._host, wire), POOL, patience=0.0)
+        return nullcontext(LibvirtProvider(lambda: FakeConnection(self._host, wire), POOL, patience=0.0))
 
     def has_struck(self) -> bool:
         return self._wire.has_struck
@@ -60,13 +69,13 @@ class FakeHost(LibvirtHost):
         return set(self._pool.files)
 
     def marks(self, name: str) -> dict[int, int]:
-        file = self._pool.files[name]
+        file = self._pool.files[self.disk(name)]
         blocks = {number: block for number, block in file.blocks.items() if any(block)}
         assert all(not any(block[MARK_BYTES:]) for block in blocks.values())
         return {number: int.from_bytes(block[:MARK_BYTES], "big") for number, block in blocks.items()}
 
     def mark(self, name: str, block: int, mark: int) -> None:
-        file: File = self._pool.files[name]
+        file: File = self._pool.files[self.disk(name)]
         file.write(block * BLOCK_BYTES, mark.to_bytes(MARK_BYTES, "big"))
 
 
@@ -78,7 +87,7 @@ class RealHost(LibvirtHost):
         self._directory = self._backend.directory
         self._struck = False
 
-    def provider(self, fault: Fault | None) -> LibvirtProvider:
+    def connected(self, fault: Fault | None) -> AbstractContextManager[LibvirtProvider]:
         self._struck = False
         calls = itertools.count()
         number = -1
@@ -99,11 +108,10 @@ class RealHost(LibvirtHost):
                     raise Crash
                 raise lost()
 
-        return LibvirtProvider(
-            lambda: Watched(libvirt.open(self._backend.uri), before, lambda _name: strike("after")),
-            POOL,
-            patience=0.0,
-        )
+        def connect() -> Any:
+            return Watched(libvirt.open(self._backend.uri), before, lambda _name: strike("after"))
+
+        return nullcontext(LibvirtProvider(connect, POOL, patience=0.0))
 
     def has_struck(self) -> bool:
         return self._struck
@@ -112,7 +120,7 @@ class RealHost(LibvirtHost):
         return {path.name for path in self._directory.iterdir()}
 
     def marks(self, name: str) -> dict[int, int]:
-        data = (self._directory / name).read_bytes()
+        data = (self._directory / self.disk(name)).read_bytes()
         blocks = {
             start // BLOCK_BYTES: data[start : start + BLOCK_BYTES]
             for start in range(0, len(data), BLOCK_BYTES)
@@ -125,6 +133,6 @@ class RealHost(LibvirtHost):
         }
 
     def mark(self, name: str, block: int, mark: int) -> None:
-        with (self._directory / name).open("r+b") as file:
+        with (self._directory / self.disk(name)).open("r+b") as file:
             file.seek(block * BLOCK_BYTES)
             file.write(mark.to_bytes(MARK_BYTES, "big"))

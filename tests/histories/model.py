@@ -1,4 +1,4 @@
-"""What the local provider should hold after a list of calls: a few dictionaries."""
+"""What a provider should hold after a list of calls: a few dictionaries. Sizes are in a unit of the rig's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from providers.errors import (
 from providers.interface import ContentSource, Encryption, SourceKind
 from providers.names import backend_name
 
-MIB = 1024**2
-
 
 @dataclass(frozen=True)
 class Create:
     """CreateVolume, blank or from ``source``."""
 
     name: str
-    mib: int
+    size: int
     encryption: Encryption | None
     source: ContentSource | None
 
@@ -38,7 +36,7 @@ class Expand:
     """ControllerExpandVolume."""
 
     name: str
-    mib: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class ModelVolume:
     """A volume; ``marks`` is what the guest wrote, by block."""
 
     name: str
-    mib: int
-    created_mib: int
+    size: int
+    created_size: int
     encryption: Encryption | None
     source: ContentSource | None
     marks: dict[int, int]
@@ -97,7 +95,7 @@ class ModelSnapshot:
 
     name: str
     source_handle: str
-    mib: int
+    size: int
     encryption: Encryption | None
     marks: dict[int, int]
 
@@ -120,9 +118,9 @@ class Model:
                 return self._after_create(operation)
             case Delete(name):
                 return self._with_volume(volume_handle(name), None)
-            case Expand(name, mib):
+            case Expand(name, size):
                 volume = self._volume(volume_handle(name))
-                return self._with_volume(volume_handle(name), replace(volume, mib=max(volume.mib, mib)))
+                return self._with_volume(volume_handle(name), replace(volume, size=max(volume.size, size)))
             case TakeSnapshot(name, volume_name):
                 return self._after_snapshot(name, volume_handle(volume_name))
             case DeleteSnapshot(name):
@@ -145,17 +143,17 @@ class Model:
         marks: dict[int, int] = {}
         if create.source is not None:
             source = self._source(create.source)
-            if source.mib > create.mib:
+            if source.size > create.size:
                 raise SizeOutOfRangeError
             marks = source.marks
-        volume = ModelVolume(create.name, create.mib, create.mib, create.encryption, create.source, marks)
+        volume = ModelVolume(create.name, create.size, create.size, create.encryption, create.source, marks)
         return self._with_volume(handle, volume)
 
     def _after_snapshot(self, name: str, source_handle: str) -> Model:
         if snapshot_handle(name) in self.snapshots:
             return self
         volume = self._volume(source_handle)
-        snapshot = ModelSnapshot(name, source_handle, volume.mib, volume.encryption, volume.marks)
+        snapshot = ModelSnapshot(name, source_handle, volume.size, volume.encryption, volume.marks)
         return replace(self, snapshots={**self.snapshots, snapshot_handle(name): snapshot})
 
     def _source(self, source: ContentSource) -> ModelVolume | ModelSnapshot:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import libvirt
 
+from tests.fakes.crash import Crash
+
 _STORAGE = 18
 _RPC = 7
 BLOCK_BYTES = 64 * 1024
@@ -91,10 +93,6 @@ class PoolState:
         """A new storage volume."""
         self.files[name] = file
         self.known.add(name)
-
-
-class Crash(BaseException):
-    """The process is gone. Not an Exception: nothing in the provider may survive it."""
 
 
 @dataclass(frozen=True)
