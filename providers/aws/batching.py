@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from providers.aws.calls import wait_for
 from providers.aws.settings import Timings
+from providers.bounded import wait_for
 from providers.deadline import Deadline
 
 Found = TypeVar("Found")

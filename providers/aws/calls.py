@@ -9,19 +9,16 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from providers.aws.failures import NoAnswer, NotSent, Refused, Throttled, as_provider_error, classified
 from providers.aws.pacing import Pacer
+from providers.bounded import bounded
 from providers.deadline import Deadline
-from providers.errors import DeadlineError, UnavailableError
-
-Result = TypeVar("Result")
+from providers.errors import UnavailableError
 
 _ATTEMPTS = 3
 """Of a call that did not get through."""
-_LOOK_SECONDS = 0.25  # a caller that goes away is noticed this soon
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
@@ -114,44 +111,6 @@ class Ec2:
             if not answer.get("NextToken"):
                 return
             arguments["NextToken"] = answer["NextToken"]
-
-
-def bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
-    """The result of ``call``, which has a thread of its own, so that the caller can leave in time.
-
-    Raises:
-        DeadlineError: the deadline came first. Whatever ``call`` raises.
-    """
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    # A daemon: a call that hangs must not keep the process from ending.
-    threading.Thread(target=run, name="ec2-call", daemon=True).start()
-    return wait_for(future, deadline)
-
-
-def wait_for(future: Future[Result], deadline: Deadline) -> Result:
-    """The future's result.
-
-    Raises:
-        DeadlineError: the deadline came first. Whatever the future holds.
-    """
-    while True:
-        remaining = deadline.remaining()
-        try:
-            return future.result(timeout=min(remaining, _LOOK_SECONDS))
-        except TimeoutError:
-            if future.done():
-                raise
-            if remaining == 0.0:
-                raise DeadlineError(
-                    "EC2 did not answer before the call's deadline; it continues on retry"
-                ) from None
 
 
 def sleep(seconds: float, deadline: Deadline) -> None:

@@ -11,11 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from providers.aws.calls import sleep, wait_for
+from providers.aws.calls import sleep
 from providers.aws.disk_types import DiskType, check_figures
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.records import ModificationRecord, VolumeRecord
 from providers.aws.region import Region
+from providers.bounded import wait_for
 from providers.deadline import Deadline
 from providers.errors import (
     InvalidParameterError,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from azure.core.polling import PollingMethod
 
 from providers.azure.failures import classified, retry_after
+from providers.bounded import bounded
 from providers.deadline import Deadline
-from providers.errors import DeadlineError
 
 #: Of disks and snapshots; all of Azure's clouds have it.
 API_VERSION = "2024-03-02"
@@ -77,7 +76,7 @@ def send(call: Callable[[Sending], Result], answer_seconds: float, deadline: Dea
                 raise
             raise known from error
 
-    return _bounded(run, deadline)
+    return bounded(run, deadline)
 
 
 class NoPolling(PollingMethod[Operation]):
@@ -123,27 +122,3 @@ def pause(seconds: float, wanted: float | None, deadline: Deadline) -> bool:
         if deadline.remaining() == 0.0:
             return False
     return True
-
-
-def _bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    # A daemon: a call that hangs must not keep the process from ending.
-    threading.Thread(target=run, name="azure-call", daemon=True).start()
-    while True:
-        remaining = deadline.remaining()
-        try:
-            return future.result(timeout=min(remaining, _LOOK_SECONDS))
-        except TimeoutError:
-            if future.done():
-                raise
-            if remaining == 0.0:
-                raise DeadlineError(
-                    "Azure did not answer before the call's deadline; it continues on retry"
-                ) from None
