@@ -18,7 +18,7 @@ demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its 
 # in the guest, another the rest.
 test: lint ## Every check and test
 	$(BIN)/python -m tests.tools.go_programs csi-sanity
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
 	$(BIN)/python -m tests.bench

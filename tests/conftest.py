@@ -31,7 +31,8 @@ settings.load_profile("busy")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a guest, and group tests for pytest-xdist.
 
-    All that need a guest share one; of the others those of a file stay together, for their fixtures.
+    All that need a guest share one; as they take longest, they come first. Of the others those of a file stay
+    together, for their fixtures.
     """
     here = Path(__file__).parent
     for item in items:
@@ -40,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("guest"))
         else:
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(here))))
+    items.sort(key=lambda item: item.get_closest_marker("guest") is None)
 
 
 @pytest.fixture(scope="session")
