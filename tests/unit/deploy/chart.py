@@ -37,8 +37,9 @@ def rendered(provider: str, *values: str, what: str = "set-json") -> str:
     return done.stdout
 
 
+@cache
 def objects(provider: str, *values: str) -> list[dict[str, Any]]:
-    """The objects in it, the tests' left out."""
+    """The objects in it, the tests' left out. Not to be changed: callers share them."""
     found = [entry for entry in yaml.safe_load_all(rendered(provider, *values)) if entry]
     return [entry for entry in found if "helm.sh/hook" not in entry["metadata"].get("annotations", {})]
 

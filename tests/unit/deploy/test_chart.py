@@ -97,6 +97,8 @@ def test_the_product_takes_the_flags_of_every_container(provider: str) -> None:
     options = _parsed("node", node["args"])
     assert (options["node_id"], options["zone"]) == ("worker-1", "metadata:aws")
     assert str(options["pods_root"]) == "/run/peerpod/pods"
+    zone = _parsed("node", container(provider, "DaemonSet", "driver")["args"])["zone"]
+    assert zone == (f"metadata:{provider}" if issubclass(_provider(provider), ZonedVolumes) else "")
     grace = pod(provider, "DaemonSet")["terminationGracePeriodSeconds"]
     assert options["grace_period"] < grace
     if provider == "libvirt":

@@ -9,6 +9,11 @@
 {{- define "csi.hasZones" -}}{{ if has .Values.provider (list "aws" "azure") }}true{{ end }}{{- end }}
 {{- define "csi.canModify" -}}{{ if has .Values.provider (list "aws" "azure") }}true{{ end }}{{- end }}
 
+{{/* Where volumes have zones, a node must report one: the provisioner makes nothing for a node without. */}}
+{{- define "csi.zone" -}}
+{{ .Values.node.zone | default (include "csi.hasZones" . | empty | ternary "" (printf "metadata:%s" .Values.provider)) }}
+{{- end }}
+
 {{- define "csi.labels" -}}
 app.kubernetes.io/name: confidential-csi
 app.kubernetes.io/component: {{ . }}
@@ -52,6 +57,14 @@ capabilities:
 {{- if $value }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Name servers; those of OpenShift listen on 5353. */}}
+{{- define "csi.dnsPorts" -}}
+{{- range list 53 5353 }}
+- {port: {{ . }}, protocol: UDP}
+- {port: {{ . }}, protocol: TCP}
 {{- end }}
 {{- end }}
 
