@@ -187,6 +187,7 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
     "networkPolicies.enabled": ("aws", False),
     "networkPolicies.egressPorts": ("aws", [7777]),
+    "networkPolicies.libvirtPorts": ("libvirt", [7777]),
     "test.runtimeClassName": ("aws", "kata-seven"),
     "test.storageClassName": ("aws", "class-7"),
     "test.image": ("aws", "registry.example/busybox:7"),
