@@ -9,21 +9,36 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import Refused
-from agent.policy import Policy
+from agent.policy import Encryption, Policy
 
 #: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
 _KUBELET_FOLDERS: Final = ("/volumes/kubernetes.io~csi/", "/volume-subpaths/")
 _MAX_PATH: Final = 4096
 """PATH_MAX of Linux; what is longer would only cost time."""
-_AGENT_PLACES: Final = ("/run/cloud-volumes", "/run/confidential-csi-agent")
-"""Where volumes are mounted in the VM, and what the agent remembers of them."""
+_AGENT_PLACES: Final = (
+    "/run/cloud-volumes",
+    "/run/confidential-csi-agent",
+    # Whoever writes here chooses the policy, or answers in the data hub's place.
+    *("/run/peerpod", "/run/confidential-containers", "/etc/confidential-csi"),
+    # Whoever talks to kata-agent itself goes around the proxy.
+    "/run/kata-containers/agent.sock",
+)
+"""Where volumes are mounted in the VM, what the agent remembers of them, and what it believes."""
 _MAPPINGS: Final = ("/dev/mapper/", "/dev/dm-")
 """The devices of open volumes: what is on them can be mounted once more."""
+_PROCESSES: Final = "/proc"
+_WITHOUT_LINKS: Final = frozenset({"tmpfs", "mqueue", "devpts", "proc", "sysfs", "cgroup", "cgroup2"})
+"""File systems that are empty when they are mounted, or have no link that leads out of them (``proc`` has
+some deeper within, which are looked for in all policies)."""
+_BINDS: Final = frozenset({"bind", "rbind"})
+_CONTAINERS: Final = "/run/kata-containers/"
+_SEPARATORS: Final = re.compile("[=:,]")
 _SHOWN: Final = 100
 
 
@@ -35,6 +50,14 @@ class ContainerMount:
     source: str
     is_volume: bool = False
     """Whether a mounted volume takes the place of the entry."""
+    kind: str = "bind"
+    """The file system's; options may turn it into a bind all the same."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def may_hold_links(self) -> bool:
+        """Whether the host may have put symbolic links there: a destination below leads where they lead."""
+        return not self.is_volume and (self.kind not in _WITHOUT_LINKS or not _BINDS.isdisjoint(self.options))
 
 
 @dataclass(frozen=True)
@@ -43,6 +66,7 @@ class GuestMount:
 
     mount_point: str
     source: str
+    options: tuple[str, ...] = ()
 
 
 def normalized(path: str) -> str:
@@ -59,18 +83,28 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
     Raises:
         Refused: ``volume-not-covered``: an entry has a destination that the policy names, or the source of a
             CSI volume or a subpath, and no volume covers it. ``volume-shadowed``: an entry hides a volume, or
-            lies within or above a place that the policy names. ``mount-destination``: a destination that
-            can't be compared. ``mount-source``: the host itself binds one of the agent's directories.
+            lies within or above a place that the policy names, or within another mount of the host's, whose
+            links may lead there. ``mount-destination``: a destination that can't be compared.
+            ``mount-source``: the host itself binds one of the agent's directories.
     """
     destinations = [_destination(mount) for mount in mounts]
+    _refuse_through_processes(mounts, destinations)
     _refuse_hidden(mounts, destinations)
     named = set(policy.volumes or ())
+    # What is on an unencrypted volume, the host writes as well.
+    plain = {one for one, rules in (policy.volumes or {}).items() if rules.encryption is Encryption.NONE}
+    linked = plain | {
+        destination for mount, destination in zip(mounts, destinations, strict=True) if mount.may_hold_links
+    }
     above_named = {parent for destination in named for parent in _parents(destination)}
     for mount, destination in zip(mounts, destinations, strict=True):
+        around = next((parent for parent in _parents(destination) if parent in linked), None)
         if mount.is_volume:
+            if destination in plain and around is not None:
+                raise _led(destination, around, "mount an unencrypted volume within nothing else")
             continue
         source = normalized(mount.source)
-        if _leads_to_agent(mount.source):
+        if _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "mount-source",
                 f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
@@ -90,6 +124,8 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         within = next((parent for parent in _parents(destination) if parent in named), None)
         if within is not None:
             raise _shadowed(destination, "within", within)
+        if named and around is not None:
+            raise _led(destination, around, "if that is meant, name it in the policy's other-mounts")
         folder = next((folder for folder in _KUBELET_FOLDERS if folder in f"{source}/"), None)
         if folder is not None:
             raise Refused(
@@ -101,7 +137,10 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
 
 
 def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
-    """Refuse mounts in the VM over the agent's directories, within them, or of what is in them.
+    """Refuse mounts in the VM outside of kata-agent's own folder, or from the agent's directories.
+
+    Elsewhere they would cover the volumes, the policy, the data hub's socket, or programs. Nor may they be
+    below a container's root: the kernel propagates them into the container that runs there.
 
     Raises:
         Refused: ``guest-mount``.
@@ -109,12 +148,42 @@ def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
     for mount in mounts:
         # Without a mount point, a storage is not mounted.
         places = _spellings(mount.mount_point) if mount.mount_point else ()
-        if any(map(_is_agents, places)) or any(map(_covers_agents, places)) or _leads_to_agent(mount.source):
+        if not all(map(_is_katas, places)) or _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "guest-mount",
                 f"the host asks for a mount of {_shown(mount.source)} in the VM at "
-                f"{_shown(mount.mount_point)}: over, within or from the agent's own directories, where "
-                "containers have their volumes",
+                f"{_shown(mount.mount_point)}: not within {_CONTAINERS}, below the root of a container, or "
+                "from the agent's own directories",
+            )
+
+
+def refuse_root(path: str) -> None:
+    """Refuse a container whose root file system is, or has in it, one of the agent's directories.
+
+    Raises:
+        Refused: ``mount-source``.
+    """
+    if _leads_to_agent(path):
+        raise Refused(
+            "mount-source",
+            f"the container's root is {_shown(path)}: it is or holds one of the agent's own directories",
+        )
+
+
+def _refuse_through_processes(mounts: Sequence[ContainerMount], destinations: Sequence[str]) -> None:
+    """Refuse destinations by way of a process (``/proc/self/root/data``), which lead anywhere."""
+    places = {_PROCESSES} | {
+        destination
+        for mount, destination in zip(mounts, destinations, strict=True)
+        if mount.kind == "proc" or normalized(mount.source) == _PROCESSES
+    }
+    for destination in destinations:
+        # What lies immediately within may be a file that is emulated, such as /proc/meminfo.
+        if not places.isdisjoint(_parents(posixpath.dirname(destination))):
+            raise Refused(
+                "mount-destination",
+                f"the mount destination {_shown(destination)} lies deep within a proc file system, whose "
+                "links lead out of it",
             )
 
 
@@ -166,11 +235,16 @@ def _spellings(path: str) -> tuple[str, ...]:
     return ("/",) if any(one.startswith("/proc/") for one in spellings) else spellings
 
 
-def _leads_to_agent(source: str) -> bool:
+def _leads_to_agent(source: str, options: Iterable[str] = ()) -> bool:
     """Whether what is mounted from ``source`` is or holds one of the agent's directories or mappings."""
+    # Such as lowerdir=/a:/b of an overlay.
+    paths = (path for option in options for path in _SEPARATORS.split(option) if path.startswith((".", "/")))
     # Mounts of other containers come without a source.
-    return bool(source) and any(
-        _is_agents(one) or _covers_agents(one) or one.startswith(_MAPPINGS) for one in _spellings(source)
+    return any(
+        _is_agents(one) or _covers_agents(one) or one.startswith(_MAPPINGS)
+        for path in (source, *paths)
+        if path
+        for one in _spellings(path)
     )
 
 
@@ -191,6 +265,18 @@ def _is_agents(path: str) -> bool:
 
 def _covers_agents(path: str) -> bool:
     return any(place.startswith(f"{path.rstrip('/')}/") for place in _AGENT_PLACES)
+
+
+def _is_katas(path: str) -> bool:
+    return path.startswith(_CONTAINERS) and "/rootfs/" not in path
+
+
+def _led(destination: str, around: str, advice: str) -> Refused:
+    return Refused(
+        "volume-shadowed",
+        f"the mount at {_shown(destination)} lies within the host's mount at {_shown(around)}, where a link "
+        f"could lead it over a volume; {advice}",
+    )
 
 
 def _shadowed(destination: str, relation: str, volume: str) -> Refused:

@@ -18,7 +18,7 @@ from agent.clock import Clock
 from agent.commands import Runner
 from agent.device_mapper import DeviceMapper, Mapping, Target
 from agent.devices import DeviceFinder, Disk
-from agent.disk_format import RecordKey
+from agent.disk_format import RecordKey, State
 from agent.errors import Refused, Unavailable
 from agent.filesystem import Filesystems, mounted_at
 from agent.header_area import HeaderArea
@@ -119,10 +119,15 @@ class Growth:
         """The disk's record, which must vouch for the very header that the volume is open with."""
         with self._open_device(disk.path, writable=False, exclusive=False, number=disk.number) as device:
             header = judge(HeaderArea(device), RecordKey(key))
-        if not isinstance(header, GenuineHeader) or header.audited != shield.header:
+        if (
+            not isinstance(header, GenuineHeader)
+            or header.audited != shield.header
+            # A mounted volume was finished: an older record was brought back, and must not be written anew.
+            or header.record.state is not State.READY
+        ):
             raise Refused(
                 "header-not-authenticated",
-                f"the header on {disk.path} is not the one the volume is open with",
+                f"the header or record on {disk.path} is not the one the volume is open with",
             )
         return header
 

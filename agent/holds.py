@@ -89,6 +89,10 @@ class Holds:
             hold.usage_figures for hold in self.all() if any(volume.name == name for volume in hold.volumes)
         )
 
+    def all_show_usage(self) -> bool:
+        """Whether all containers with volumes let the host know how full those are."""
+        return all(hold.usage_figures for hold in self.all() if hold.volumes)
+
     def _names(self) -> set[str]:
         return {volume.name for hold in self._held for volume in hold.volumes}
 

@@ -20,6 +20,7 @@ from agent.container_mounts import (
     GuestMount,
     normalized,
     refuse_guest_mounts,
+    refuse_root,
     refuse_uncovered,
 )
 from agent.errors import AgentError, Refused
@@ -154,6 +155,7 @@ class Containers:
             AgentError, VolumesFailed: the container must not be created; nothing is left of the attempt.
         """
         _refuse_guest_mounts(mounts.storages)
+        refuse_root(mounts.OCI.Root.Path)
         policy = self._policy()
         text = call.OCI.Annotations.get(ANNOTATION_KEY)
         volumes = parse_annotation(text) if text else ()
@@ -177,6 +179,7 @@ class Containers:
             for position in one.positions:
                 call.OCI.Mounts[position].source = sources[one.volume.name]
                 call.OCI.Mounts[position].type = "bind"
+                _drop_option(call.OCI.Mounts[position], "remount")
         return hold
 
     def _refuse_other_disks(self, volumes: Sequence[CloudVolume]) -> None:
@@ -214,7 +217,9 @@ class Containers:
 
 
 def _refuse_guest_mounts(storages: Iterable[agent_pb2.Storage]) -> None:
-    refuse_guest_mounts(GuestMount(storage.mount_point, storage.source) for storage in storages)
+    refuse_guest_mounts(
+        GuestMount(storage.mount_point, storage.source, tuple(storage.options)) for storage in storages
+    )
 
 
 def _check(
@@ -244,7 +249,9 @@ def _check(
         policy,
         [
             *(
-                ContainerMount(mount.destination, mount.source, position in taken)
+                ContainerMount(
+                    mount.destination, mount.source, position in taken, mount.type, tuple(mount.options)
+                )
                 for position, mount in enumerate(mounts)
             ),
             # kata-agent adds these when the container's own are in place.
@@ -271,6 +278,13 @@ def _place(volume: CloudVolume, mounts: Sequence[agent_pb2.Mount]) -> _Placed:
     claims = {source for source in sources if _CSI_FOLDER in source}
     positions |= {index for index, mount in enumerate(mounts) if mount.source in claims}
     return _Placed(volume, tuple(sorted(positions)))
+
+
+def _drop_option(mount: agent_pb2.Mount, dropped: str) -> None:
+    """Without ``remount``, which would leave what is there already in the volume's place."""
+    kept = [option for option in mount.options if option != dropped]
+    del mount.options[:]
+    mount.options.extend(kept)
 
 
 def _remaining(timeout_nano: int, begun: float) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from agent.annotation import CloudVolume
+from agent.container_mounts import normalized
 from agent.filesystem import mounted_at
 from agent.holds import Holds
 from agent.proxy import Forward, Takeover
@@ -52,6 +53,13 @@ class VolumeCalls:
         call = read_message(agent_pb2.VolumeStatsRequest, request.payload)
         volume = self._find(call.volume_guest_path)
         if volume is None:
+            if not self._holds.all_show_usage():
+                # By a path that is not known here, such as /proc/42/root/data, the volume could be meant.
+                raise TtrpcError(
+                    Code.PERMISSION_DENIED,
+                    "[usage-withheld] the policy keeps from the host how full volumes are; only volumes that "
+                    "containers have are answered for",
+                )
             return await forward(request)
         figures = self._holds.shows_usage(volume.name)
         stats = await self._workers.run(partial(_stats, Path(volume.mount_directory), figures=figures))
@@ -76,11 +84,12 @@ class VolumeCalls:
         Raises:
             TtrpcError: NOT_FOUND: it would be one of ours, but no container has it.
         """
-        if not path.startswith(MOUNT_ROOT):
+        path = normalized(path)
+        if not f"{path}/".startswith(MOUNT_ROOT):
             return None
         for volume in self._holds.volumes():
             encoded = base64.urlsafe_b64encode(volume.disk_id.encode()).decode().rstrip("=")
-            if path.rstrip("/") == volume.mount_directory or path.rstrip("=") == BY_DISK + encoded:
+            if path == volume.mount_directory or path.rstrip("=") == BY_DISK + encoded:
                 return volume
         raise TtrpcError(
             Code.NOT_FOUND, f"[volume-not-mounted] no container of this VM has a volume at {path[:300]!a}"

@@ -24,6 +24,11 @@ _UNITS: Final = {
 }
 
 Manifest = Mapping[str, Any]
+#: Places in each container at which something is mounted that no manifest names, by kubelet or the runtime.
+_MOUNTED_ANYWAY: Final = (
+    *("/dev/shm", "/dev/termination-log", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),  # noqa: S108  No files of ours.
+    *("/dev/mqueue", "/dev/pts", "/sys/fs/cgroup", "/var/run/secrets/kubernetes.io/serviceaccount"),
+)
 
 
 class CannotWrite(Exception):
@@ -198,22 +203,32 @@ def _other_mounts(pod: Manifest, claims: Mapping[str, object], named: Collection
     csi = {volume["name"] for volume in pod.get("volumes") or () if "csi" in volume} | claims.keys()
     found: set[str] = set()
     for container in [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]:
-        for entry in container.get("volumeMounts") or ():
-            try:
-                destination = checked_path(entry["mountPath"], f"volume {entry['name']}")
-            except Refused as refused:
-                raise CannotWrite(str(refused)) from None
+        around: list[ContainerMount] = []
+        places = [(_destination(entry), entry) for entry in container.get("volumeMounts") or ()]
+        places += [(place, {"name": ""}) for place in _MOUNTED_ANYWAY]
+        # A place sorts behind those above it, which may hold links.
+        for destination, entry in sorted(places, key=lambda place: place[0]):
             if destination in named:
                 continue
             # What kubelet binds there.
             source = "/volumes/kubernetes.io~csi/x" if entry["name"] in csi else "/x"
             if entry.get("subPath") or entry.get("subPathExpr"):
                 source = "/volume-subpaths/x"
+            mount = ContainerMount(destination, source)
+            allowed = replace(policy, other_mounts=frozenset(one.destination for one in around))
             try:
-                refuse_uncovered(policy, [ContainerMount(destination, source)])
+                refuse_uncovered(allowed, [*around, mount])
             except Refused:
                 found.add(destination)
+            around.append(mount)
     return sorted(found)
+
+
+def _destination(entry: Manifest) -> str:
+    try:
+        return checked_path(entry["mountPath"], f"volume {entry['name']}")
+    except Refused as refused:
+        raise CannotWrite(str(refused)) from None
 
 
 def _table(mount: _Mount, claim: _Claim, cluster: _Cluster, group: int | None) -> str | None:

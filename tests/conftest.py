@@ -27,11 +27,17 @@ settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a guest."""
+    """Mark the tests that need a guest, and group tests for pytest-xdist.
+
+    All that need a guest share one; of the others those of a file stay together, for their fixtures.
+    """
     here = Path(__file__).parent
     for item in items:
         if {here / "guest", here / "hostile"} & set(item.path.parents):
             item.add_marker(pytest.mark.guest)
+            item.add_marker(pytest.mark.xdist_group("guest"))
+        else:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(here))))
 
 
 @pytest.fixture(scope="session")

@@ -15,20 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
+from providers import errors
 from providers.deadline import Deadline
-from providers.errors import (
-    ConfigurationError,
-    CorruptStateError,
-    InUseError,
-    InvalidParameterError,
-    QuotaExceededError,
-    SizeOutOfRangeError,
-    UnavailableError,
-    VolumeNotFoundError,
-)
 from providers.interface import BlockVolumeProvider, Page, Volume, VolumeExpander, VolumeLister, VolumeRequest
 from providers.names import backend_name, is_backend_name
 from providers.paging import page
@@ -37,6 +29,8 @@ from providers.tags import VolumeTags, decode_volume, encode
 SETTING = "CONFIDENTIAL_CSI_EXAMPLE_DIRECTORY"
 PREFIX = "csi-vol-"
 TAGS = "user.confidential-csi"
+
+_is_ours = partial(is_backend_name, PREFIX)
 
 
 class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
@@ -55,12 +49,12 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
         directory = Path(settings.get(SETTING, ""))
         if not (directory.is_absolute() and directory.is_dir()):
-            raise ConfigurationError(f"{SETTING} must be set to the absolute path of an existing directory")
+            raise errors.ConfigurationError(f"{SETTING} must be the absolute path of an existing directory")
         return cls(directory)
 
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
         for parameter in parameters:
-            raise InvalidParameterError(f"the example provider has no parameter {parameter!r}; remove it")
+            raise errors.InvalidParameterError(f"no parameter {parameter!r} is known here; remove it")
 
     def handle_for_name(self, name: str) -> str:
         return backend_name(PREFIX, name)
@@ -70,10 +64,10 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
         size = request.size_bytes
         with self._changing(deadline) as room:
             if (existing := _read(room, handle)) is not None:
-                os.fsync(room)  # whoever linked it may have been killed before its own
+                _settle(room)  # whoever linked it may have been killed before this
                 return existing
             if size % self.size_step_bytes or not self.minimum_size_bytes <= size <= self.maximum_size_bytes:
-                raise SizeOutOfRangeError(f"{size} bytes are no size of a volume: whole MiB, 1 MiB to 1 TiB")
+                raise errors.SizeOutOfRangeError(f"{size} bytes: not whole MiB, or not 1 MiB to 1 TiB")
             tags = VolumeTags(
                 name=request.name,
                 created_size_bytes=size,
@@ -88,8 +82,8 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
                 os.setxattr(disk, TAGS, encode(tags))
                 os.fsync(disk)
                 os.link(f"/proc/self/fd/{disk}", handle, dst_dir_fd=room)  # fails if the name is taken
-            os.fsync(room)
-            return self._found(_read(room, handle))
+            _settle(room)
+            return _volume(handle, size, tags)
 
     def delete_volume(self, handle: str, deadline: Deadline) -> None:
         with self._changing(deadline) as room:
@@ -98,9 +92,9 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
                     try:
                         fcntl.flock(disk, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError as error:
-                        raise InUseError(f"a machine has the disk of {handle}; stop it first") from error
+                        raise errors.InUseError(f"a machine has {handle}; stop it first") from error
                     os.unlink(handle, dir_fd=room)
-            os.fsync(room)
+            _settle(room)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
         deadline.check()
@@ -130,7 +124,7 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
     @staticmethod
     def _found(volume: Volume | None) -> Volume:
         if volume is None:
-            raise VolumeNotFoundError("there is no such volume in the example directory")
+            raise errors.VolumeNotFoundError("there is no such volume in the example directory")
         return volume
 
     @contextmanager
@@ -141,8 +135,8 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
                 yield room
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise QuotaExceededError(f"no space in {self._directory}; delete volumes") from error
-            raise UnavailableError(f"{self._directory} could not be used ({error.strerror})") from error
+                raise errors.QuotaExceededError(f"no space in {self._directory}; delete volumes") from error
+            raise errors.UnavailableError(f"can't use {self._directory} ({error.strerror})") from error
 
     @contextmanager
     def _changing(self, deadline: Deadline) -> Iterator[int]:
@@ -158,10 +152,6 @@ class ExampleProvider(BlockVolumeProvider, VolumeExpander, VolumeLister):
             yield room
 
 
-def _is_ours(handle: str) -> bool:
-    return is_backend_name(PREFIX, handle)
-
-
 @contextmanager
 def _opened(path: str | Path, flags: int, room: int | None = None) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=room)
@@ -169,6 +159,14 @@ def _opened(path: str | Path, flags: int, room: int | None = None) -> Iterator[i
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _settle(room: int) -> None:
+    """Make names durable. That fails when the change is made already, so the caller must ask again."""
+    try:
+        os.fsync(room)
+    except OSError as error:
+        raise errors.OutcomeUnknownError(f"made, but not yet durable ({error.strerror})") from error
 
 
 def _read(room: int, handle: str) -> Volume | None:
@@ -181,7 +179,11 @@ def _read(room: int, handle: str) -> Volume | None:
     except FileNotFoundError:
         return None
     if backend_name(PREFIX, tags.name) != handle:
-        raise CorruptStateError(f"{handle} has the tags of another volume; a person must look")
+        raise errors.CorruptStateError(f"{handle} has another volume's tags; a person must look")
+    return _volume(handle, size, tags)
+
+
+def _volume(handle: str, size: int, tags: VolumeTags) -> Volume:
     return Volume(
         handle=handle,
         name=tags.name,

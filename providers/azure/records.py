@@ -91,6 +91,7 @@ class DiskRecord:
             fs_type=self.facts.fs_type,
             source=self.facts.source or self._go_source(),
             disk_id=self.resource_id,
+            older_id=self.facts.name if self.facts.created_as is None else "",
             attributes={"azure-disk-name": self.name, "azure-resource-id": self.resource_id},
             zones=tuple(f"{self.location}-{number}" for number in self.zones),
             published_node_id=self.facts.node_id,

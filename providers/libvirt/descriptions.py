@@ -34,6 +34,7 @@ def volume(stored: StoredObject, attachments: Attachments | None = None) -> Volu
         fs_type=tags.fs_type,
         source=tags.source,
         disk_id=handle,
+        older_id=tags.name if stored.tags is None else "",
         published_node_id=stored.note,
         attached_to=uses[0].domain_name if uses else "",
     )

@@ -2,10 +2,12 @@
 
 import sys
 
-from tests.bench import aws, guest, node
+from tests.bench import aws, controllers, guest, node
 
 if __name__ == "__main__":
     failures = node.main()
+    print()
+    failures += controllers.main()
     print()
     failures += aws.main()
     print()

@@ -36,7 +36,7 @@ _numbers = itertools.count()
 @functools.cache
 def shared_libvirtd() -> Hypervisor:
     """One libvirtd for all backends of the run."""
-    os.register_at_fork(before=_wait_for_ended_threads)
+    os.register_at_fork(before=_EndedThreads().wait)
     hypervisor = Hypervisor()
     hypervisor.__enter__()
     owner = os.getpid()
@@ -44,12 +44,25 @@ def shared_libvirtd() -> Hypervisor:
     return hypervisor
 
 
-def _wait_for_ended_threads() -> None:
+class _EndedThreads:
     """A thread that Python has joined may still hold a lock of libvirt's; a fork would keep that for ever."""
-    give_up = time.monotonic() + 1.0
-    tasks = Path("/proc/self/task")
-    while len(list(tasks.iterdir())) > threading.active_count() and time.monotonic() < give_up:
-        time.sleep(0.0005)
+
+    def __init__(self) -> None:
+        #: Threads that libraries started, unknown to Python, and that do not end.
+        self._lasting = 0
+
+    def wait(self) -> None:
+        """Wait until the threads that end have ended."""
+        give_up = time.monotonic() + 1.0
+        while self._unknown() > self._lasting:
+            if time.monotonic() >= give_up:
+                self._lasting = self._unknown()
+                break
+            time.sleep(0.0005)
+
+    @staticmethod
+    def _unknown() -> int:
+        return len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
 
 
 class LibvirtBackend(Backend):

@@ -12,7 +12,7 @@ from tests.guest.sandbox import BUNDLES, Sandbox, by_disk, sandbox
 from tests.peers.kata import CLOUD_VOLUMES, TARGET_PATH, OciMount
 
 CLAIM = "/var/lib/kubelet/pods/8c1f/volumes/kubernetes.io~csi/pvc-a/mount"
-HOSTS = OciMount("/etc/hosts", "/etc", options=("rbind", "ro"))
+HOSTS = OciMount("/etc/hosts", "/bin", options=("rbind", "ro"))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_containers_share_a_volume_which_closes_with_the_last_of_them(
     reader = OciMount("/other/", CLAIM, options=("rbind", "ro"))
     assert box.create("c2", [reader], {"vol-0": volume("disk", mount_point="/other")}).code == 0
     first, second = box.seen()
-    assert [mount.source for mount in first.OCI.Mounts] == ["/etc", SOURCE]
+    assert [mount.source for mount in first.OCI.Mounts] == [HOSTS.source, SOURCE]
     assert [mount.source for mount in second.OCI.Mounts] == [SOURCE]
     for seen in (first, second):
         assert not {CLOUD_VOLUMES, TARGET_PATH} & seen.OCI.Annotations.keys()

@@ -13,14 +13,16 @@ from agent.container_mounts import (
     GuestMount,
     normalized,
     refuse_guest_mounts,
+    refuse_root,
     refuse_uncovered,
 )
 from agent.errors import Refused
-from agent.policy import DEFAULT_POLICY, Policy, VolumeRules
+from agent.policy import DEFAULT_POLICY, Encryption, Policy, VolumeRules
 from tests.unit.agent.policy_support import KEY_ID
 
 LUKS = VolumeRules(key_id=KEY_ID)
 POLICY = Policy({"/data": LUKS})
+OTHERS = frozenset({"/srv"})
 POD = "/var/lib/kubelet/pods/1111/"
 SCRATCH = "/run/kata-containers/shared/x"
 
@@ -159,6 +161,11 @@ WAYS_TO_A_VOLUME = [
     "//run/./cloud-volumes/x",
     "/run",
     "/",
+    "/run/peerpod",
+    "/run/confidential-containers/cdh.sock",
+    "/run/kata-containers",
+    "/run/kata-containers/agent.sock",
+    "/etc/confidential-csi/volumes.toml",
     "../../cloud-volumes/vol-0",
     "rootfs/../../../cloud-volumes",
     "/dev/mapper/caa-vol-0",
@@ -189,6 +196,12 @@ def test_only_the_agent_puts_its_volumes_anywhere(policy: Policy, source: str) -
         "/run/confidential-csi-agent/x",
         "/run",
         "/",
+        "/run/peerpod",
+        "/run/confidential-containers",
+        "/etc",
+        "/usr/sbin",
+        "/run/cloud-volumes2",
+        "/run/kata-containers",
         "//run/",
         "run",
         "/x\0",
@@ -208,19 +221,91 @@ def test_the_host_shows_no_volume_elsewhere_in_the_vm(source: str) -> None:
         refuse_guest_mounts([GuestMount("/run/kata-containers/x", source)])
 
 
+def test_no_layer_of_an_overlay_is_a_volume() -> None:
+    layers = ("xino=off", f"lowerdir={SCRATCH}:/run/cloud-volumes/vol-0", "upperdir=/run/kata-containers/y")
+    with pytest.raises(Refused, match=r"\[guest-mount\]"):
+        refuse_guest_mounts([GuestMount(SCRATCH, "none", layers)])
+    overlay = ContainerMount("/x", "none", kind="overlay", options=layers)
+    assert refusal(DEFAULT_POLICY, overlay) == "mount-source"
+    refuse_guest_mounts([GuestMount(SCRATCH, "none", (f"lowerdir={SCRATCH}", "io.kata=/9j/4A=="))])
+
+
 def test_a_link_that_leads_to_the_agents_directories_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/run/cloud-volumes")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(Refused, match=r"\[guest-mount\]"):
-        refuse_guest_mounts([GuestMount(f"{tmp_path}/link/vol-0", "tmpfs")])
+        refuse_guest_mounts([GuestMount(SCRATCH, f"{tmp_path}/link/vol-0")])
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/link/vol-0")) == "mount-source"
     (tmp_path / "dm-name-caa-vol-0").symlink_to("/dev/dm-1")
     assert refusal(DEFAULT_POLICY, other("/x", f"{tmp_path}/dm-name-caa-vol-0")) == "mount-source"
-    refuse_guest_mounts([GuestMount(f"{tmp_path}/loop/x", f"{tmp_path}/loop")])
+    refuse_guest_mounts([GuestMount(SCRATCH, f"{tmp_path}/loop")])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/kata-containers/c1/rootfs/srv",
+        "/run/kata-containers/shared/containers/c1/rootfs/srv/data",
+        "//run/./kata-containers/c1/rootfs//srv",
+    ],
+)
+def test_the_host_mounts_nothing_below_the_root_of_a_container(path: str) -> None:
+    """The kernel propagates it into the container that runs there, over the directory that holds a volume."""
+    with pytest.raises(Refused, match=r"\[guest-mount\]"):
+        refuse_guest_mounts([GuestMount(path, "/dev/vdc")])
+    refuse_guest_mounts([GuestMount("/run/kata-containers/c1/rootfs", "docker.io/library/busybox")])
+
+
+def test_no_container_has_a_volume_in_its_root() -> None:
+    for path in WAYS_TO_A_VOLUME:
+        with pytest.raises(Refused, match=r"\[mount-source\]"):
+            refuse_root(path)
+    for path in ("", "/run/kata-containers/c1/rootfs", "/run/kata-containers/shared/containers/c1/rootfs"):
+        refuse_root(path)
+
+
+@pytest.mark.parametrize(
+    "destination",
+    ["/proc/self/root/data", "//proc/self/root/data", "/proc/./1/cwd", "/x/self/root/data", "/y/1/root/data"],
+)
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, POLICY], ids=["default", "policy"])
+def test_no_destination_leads_by_way_of_a_process(policy: Policy, destination: str) -> None:
+    """kata-agent follows links within the container's root: this one leads to ``/data``."""
+    mounts = [
+        ContainerMount("/proc", "proc", kind="proc"),
+        ContainerMount("/x", "whatever", kind="proc"),
+        other("/y", "/proc"),
+        volume("/data"),
+    ]
+    hostile = ContainerMount(destination, "/dev/vdc", kind="ext4")
+    assert refusal(policy, *mounts, hostile) == "mount-destination"
+    refuse_uncovered(policy, [*mounts, other("/proc/meminfo")])
+
+
+def test_what_lies_within_a_mount_of_the_hosts_must_be_named_as_its_links_lead_anywhere() -> None:
+    mounts = [volume("/data"), other("/conf")]
+    assert refusal(POLICY, *mounts, other("/conf/link")) == "volume-shadowed"
+    assert refusal(POLICY, *mounts, other("/conf/link/deeper")) == "volume-shadowed"
+    refuse_uncovered(Policy({"/data": LUKS}, frozenset({"/conf/link"})), [*mounts, other("/conf/link")])
+    refuse_uncovered(DEFAULT_POLICY, [*mounts, other("/conf/link")])
+    for options in ((), ("nosuid", "mode=755")):
+        device = ContainerMount("/dev", "tmpfs", kind="tmpfs", options=options)
+        refuse_uncovered(POLICY, [volume("/data"), device, other("/dev/shm"), other("/dev/termination-log")])
+    bound = ContainerMount("/dev", SCRATCH, kind="tmpfs", options=("nosuid", "rbind"))
+    assert refusal(POLICY, volume("/data"), bound, other("/dev/link")) == "volume-shadowed"
+
+
+def test_no_link_of_the_hosts_leads_an_unencrypted_volume_over_an_encrypted_one() -> None:
+    plain = VolumeRules(encryption=Encryption.NONE)
+    policy = Policy({"/data": LUKS, "/cache": plain, "/cache/link": plain, "/srv/link": plain}, OTHERS)
+    refuse_uncovered(policy, [volume("/data"), volume("/cache")])
+    refuse_uncovered(policy, [volume("/data"), volume("/srv/link")])
+    assert refusal(policy, volume("/data"), volume("/cache"), volume("/cache/link")) == "volume-shadowed"
+    assert refusal(policy, volume("/data"), other("/srv"), volume("/srv/link")) == "volume-shadowed"
 
 
 def test_mounts_of_the_guest_elsewhere_are_left_alone() -> None:
-    for path in ("", "/run/kata-containers/sandbox/shm", "/run/cloud-volumes2", "/dev/shm", "/run/x"):
+    for path in ("", "/run/kata-containers/sandbox/shm", SCRATCH, "/run/kata-containers/c1/rootfs"):
         for source in ("", "shm", "/dev/vdb", "0000:00:01", "docker.io/library/busybox"):
             refuse_guest_mounts([GuestMount(path, source)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,21 @@ from agent.block_device import DirectDevice
 from agent.cdh import DataHubClient
 from agent.clock import SystemClock
 from agent.commands import SystemRunner
+from agent.device_mapper import Mapping
 from agent.devices import DeviceFinder, Disk
-from agent.errors import Unavailable
+from agent.disk_format import RecordKey, State
+from agent.errors import Refused, Unavailable
 from agent.growth import Growth
+from agent.header_guard import update_record
+from agent.initialization import initialize
+from agent.shield import Shield
+from agent.volumes import OpenDevice
 from tests.unit.agent.fake_clock import FakeClock
+from tests.unit.agent.power_cut import PowerCutDisk
 
 VOLUME = CloudVolume(7, "/data", "ext4", None, "disk", None, "luks2", "a/b/c")
 MIB = 2**20
+KEY = bytes(range(32))
 
 
 class ScsiDisk(DeviceFinder):
@@ -41,13 +50,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def growth(sysfs: Path) -> Growth:
+def growth(sysfs: Path, open_device: OpenDevice = DirectDevice) -> Growth:
     return Growth(
         hub=DataHubClient("/nonexistent/cdh.sock", 0.1),
         runner=SystemRunner(),
         clock=SystemClock(),
         finder=ScsiDisk(sysfs),
-        open_device=DirectDevice,
+        open_device=open_device,
         sysfs=sysfs,
     )
 
@@ -81,3 +90,25 @@ def test_the_lock_of_a_volume_is_waited_for_and_the_wait_ends(state: Path) -> No
             pass
     with volume_lock.volume_lock("vol-7", clock):
         pass
+
+
+def test_an_older_record_of_the_same_header_is_not_written_anew(tmp_path: Path) -> None:
+    """The host brings back the record from before the filesystem was made, while the volume is in use."""
+    medium = PowerCutDisk(64 * MIB)
+    unfinished = initialize(medium, KEY, SystemRunner())
+    disk = Disk(Path("/dev/sdz"), "8:400", 64 * MIB)
+    shield = Shield(
+        Mapping("caa-vol-7-shield", "", "253:0", Path("/dev/dm-0")),
+        unfinished.audited,
+        disk.size,
+        "8:400",
+        "",
+    )
+    one = growth(tmp_path, open_device=lambda *_, **__: nullcontext(medium))
+    before = bytes(medium.medium)
+    with pytest.raises(Refused, match=r"\[header-not-authenticated\]"):
+        one._header(disk, KEY, shield)
+    assert medium.medium == before
+
+    ready = update_record(medium, RecordKey(KEY), unfinished, state=State.READY)
+    assert one._header(disk, KEY, shield) == ready

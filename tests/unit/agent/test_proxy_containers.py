@@ -265,6 +265,9 @@ def test_nothing_that_the_host_has_mounted_comes_between_a_container_and_its_vol
             ([data, OciMount("/", "/run/x")], "volume-shadowed"),
             ([data, OciMount("/data/../data2", "/run/x")], "mount-destination"),
             ([data, OciMount("/x", "/run/cloud-volumes/vol-0")], "mount-source"),
+            ([data, OciMount("/x", "/run/x"), OciMount("/x/link", "/run/y")], "volume-shadowed"),
+            ([data, OciMount("/x", "/z", "tmpfs"), OciMount("/x/link", "/run/y")], "volume-shadowed"),
+            ([data, OciMount("/proc/self/root/data", "/dev/vdc", "ext4")], "mount-destination"),
         ):
             result = pod.create("c1", mounts, volume(0, "/data"))
             assert (result.code, f"[{rule}]" in result.message) == (9, True), result
@@ -275,6 +278,19 @@ def test_nothing_that_the_host_has_mounted_comes_between_a_container_and_its_vol
         named = [data, OciMount("/data/conf", "/run/x", options=("rbind", "ro"))]
         assert pod.create("c1", named, volume(0, "/data")).code == 0
         assert [source for _, source, _, _ in pod.mounts()][1:] == ["/run/cloud-volumes/vol-0", "/run/x"]
+
+
+def test_a_container_whose_root_is_a_volume_is_refused(pod: Pod) -> None:
+    payload = create_container("c1", [PLAIN]) + text(6, text(3, text(1, "/run/cloud-volumes/vol-0")))
+    result = pod.call("CreateContainer", payload)
+    assert (result.code, "[mount-source]" in result.message) == (9, True), result
+    assert pod.agent.calls("CreateContainer") == []
+
+
+def test_a_volume_is_mounted_and_not_what_was_there_before_remounted(pod: Pod) -> None:
+    data = OciMount("/data", CLAIM, options=("bind", "remount", "ro"))
+    assert pod.create("c1", [data], volume(0, "/data")).code == 0
+    assert pod.mounts()[1] == ("/data", "/run/cloud-volumes/vol-0", "bind", ["bind", "ro"])
 
 
 @pytest.mark.parametrize(

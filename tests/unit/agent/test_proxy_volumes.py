@@ -111,12 +111,32 @@ def test_where_a_policy_keeps_usage_from_the_host_there_is_only_the_condition(
     assert len(stats().usage) == 2
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run//cloud-volumes/vol-3",
+        "/run/./cloud-volumes/vol-3",
+        "/var/run/cloud-volumes",
+        "/proc/42/root/data",
+    ],
+)
+def test_where_a_policy_keeps_usage_from_the_host_no_other_path_tells_it(setup: Setup, path: str) -> None:
+    """kata-agent would answer with the usage of whatever it finds there."""
+    setup.holds.add(Hold("c2", (VOLUME,), usage_figures=False))
+    result = setup.call("GetVolumeStats", text(1, path))
+    if result.code == 0:
+        assert not agent_pb2.VolumeStatsResponse.FromString(result.payload).usage
+    else:
+        assert result.code == Code.PERMISSION_DENIED
+    assert setup.agent.calls("GetVolumeStats") == []
+
+
 def test_other_paths_go_on_and_unknown_volumes_are_not_found(setup: Setup) -> None:
     for method in ("GetVolumeStats", "ResizeVolume"):
         payload = text(1, "/run/kata-containers/sandbox/x") + text(50, b"\xff")
         assert setup.call(method, payload).payload == payload
         assert setup.agent.calls(method)[0]["payload"] == payload
-        for path in (by_disk("other"), "/run/cloud-volumes/vol-4", "/run/cloud-volumes/../x"):
+        for path in (by_disk("other"), "/run/cloud-volumes/vol-4", "/run/cloud-volumes"):
             assert setup.call(method, text(1, path)).code == Code.NOT_FOUND
         assert setup.call(method, b"\x0a\xff").code == Code.INVALID_ARGUMENT
         assert len(setup.agent.calls(method)) == 1

@@ -245,22 +245,29 @@ def test_claims_of_other_drivers_are_left_out(writer: Writer) -> None:
 
 
 def test_what_the_guest_would_refuse_beside_the_volumes_is_named(writer: Writer) -> None:
-    """A configuration within the volume, a subPath, another driver's volume; nothing that is fine."""
+    """A configuration within the volume, or within another mount; a subPath; another driver's volume."""
     workload = pod(
         mount(),
         mount("/data/conf/", "conf"),
         mount("/etc/app.conf", "conf", subPath="app.conf"),
         mount("/secrets", "store"),
         mount("/etc/conf", "conf"),
+        mount("/var/run/secrets", "conf"),
     )
     workload["spec"]["volumes"] += [
         {"name": "conf", "configMap": {"name": "x"}},
         {"name": "store", "csi": {"driver": "secrets-store.csi.k8s.io"}},
     ]
+    workload["spec"]["containers"].append(
+        {"name": "two", "volumeMounts": [mount("/srv/conf/more", "conf"), mount("/srv/conf", "conf")]}
+    )
     result = writer.run(workload, claim(), storage_class())
     parsed = parse_policy(result.stdout)
     assert isinstance(parsed, Policy)
-    assert parsed.other_mounts == {"/data/conf", "/etc/app.conf", "/secrets"}
+    assert parsed.other_mounts == {
+        *("/data/conf", "/etc/app.conf", "/secrets", "/srv/conf/more"),
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+    }
     assert "Note: other-mounts" in result.stderr
     assert "other-mounts" not in writer.run(pod(mount()), claim(), storage_class()).output
 

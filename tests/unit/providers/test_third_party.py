@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import grpc
 import pytest
 
 from proto import csi_pb2
+from providers.errors import OutcomeUnknownError, ProviderError, QuotaExceededError, UnavailableError
+from tests.contract.calls import create
+from tests.contract.example_backend import ExampleBackend
 from tests.tools.driver_process import running
 from tests.unit.driver.rig import ENCRYPTED, connect, refused
 
@@ -60,6 +66,37 @@ def test_a_real_controller_serves_a_third_partys_provider(installed: Path, tmp_p
             client.snapshot("snap-1", volume.volume_id)
         client.delete(volume.volume_id)
         assert list(disks.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failure_at_any_step_is_told_as_what_it_is(tmp_path: Path, code: int) -> None:
+    """ "Nothing was created" ends a claim's creation for good, so it must be true."""
+    told = set()
+    for failing in count(1):
+        folder = tmp_path / str(failing)
+        folder.mkdir()
+        backend = ExampleBackend(folder)
+        provider = backend.connect()
+        numbers = count(1)
+
+        def fail_one(numbers: Iterator[int] = numbers, failing: int = failing) -> None:
+            if next(numbers) == failing:
+                raise OSError(code, os.strerror(code))
+
+        try:
+            with backend.watched(fail_one):
+                create(provider)
+        except ProviderError as error:
+            told.add(type(error))
+            if isinstance(error, (QuotaExceededError, UnavailableError)):
+                assert backend.objects() == []
+            else:
+                assert isinstance(error, OutcomeUnknownError)
+            create(provider)
+        else:
+            break
+        assert len(backend.objects()) == 1
+    assert told == {OutcomeUnknownError, QuotaExceededError if code == errno.ENOSPC else UnavailableError}
 
 
 def test_a_controller_without_the_package_names_what_is_installed(tmp_path: Path) -> None:
