@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PROTO := $(wildcard proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format proto lock machine clean agent podvm-files
+.PHONY: help demo test bench lint format proto lock machine clean agent podvm-files manifests
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,10 +14,10 @@ help: ## Show the targets
 demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its pod, in a real VM
 	@$(BIN)/python -m tests.demo
 
-# csi-sanity and the Go peer are built first, so that no test waits for a compiler. One process runs the tests
-# in the guest, another the rest.
+# csi-sanity, Helm and the Go peer are built first, so that no test waits for a compiler. One process runs the
+# tests in the guest, another the rest.
 test: lint ## Every check and test
-	$(BIN)/python -m tests.tools.go_programs csi-sanity
+	$(BIN)/python -m tests.tools.go_programs csi-sanity helm
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
@@ -55,6 +55,9 @@ podvm-files: agent ## Write what a PodVM image needs to dist/podvm-MODE: MODE=a,
 	@test -n "$(MODE)" || { echo "say MODE=a, b or c: docs/podvm.md" >&2; exit 1; }
 	@rm -rf dist/podvm-$(MODE)
 	@$(BIN)/python -m deploy.podvm.overlay --mode $(MODE) --into dist/podvm-$(MODE) $(if $(POLICY),--policy $(POLICY))
+
+manifests: $(VENV)/.installed ## Render the Helm chart into deploy/ and docs/security.md again
+	@$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -m tests.tools.go_programs helm)"
 
 machine: ## Install the Debian packages and the guest kernel that the lab needs (quick when they are there)
 	tests/lab/setup.sh

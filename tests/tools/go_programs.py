@@ -16,7 +16,10 @@ import venv
 from pathlib import Path
 
 #: Program to the package it is built from, with its version.
-PROGRAMS = {"csi-sanity": "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.5.0"}
+PROGRAMS = {
+    "csi-sanity": "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.5.0",
+    "helm": "helm.sh/helm/v3/cmd/helm@v3.19.0",
+}
 
 #: What the programs' modules ask for; an older Go is passed over.
 _MINIMUM_GO = (1, 25)

@@ -1,0 +1,287 @@
+"""The Helm chart: what it renders fits the product's own commands and provider classes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from cli.main import main
+from deploy.manifests import CHART, KUBE_VERSION
+from driver.identity import PLUGIN_NAME
+from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
+from tests.tools.go_programs import go_program
+from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
+
+_TOP = Path(__file__).parents[3]
+_CLASSES = {
+    "aws": "AwsProvider",
+    "azure": "AzureProvider",
+    "libvirt": "LibvirtProvider",
+    "local": "LocalProvider",
+}
+_SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+_UUID = "11111111-2222-3333-4444-555555555555"
+
+every_provider = pytest.mark.parametrize("provider", sorted(MINIMAL))
+
+
+def _provider(name: str) -> type[BlockVolumeProvider]:
+    found: type[BlockVolumeProvider] = getattr(import_module(f"providers.{name}"), _CLASSES[name])
+    return found
+
+
+@every_provider
+def test_helm_finds_no_fault(provider: str) -> None:
+    values = [f"--set={key}={value}" for key, value in MINIMAL[provider].items()]
+    command = [str(go_program("helm")), "lint", "--strict", f"--kube-version={KUBE_VERSION}", str(CHART)]
+    subprocess.run([*command, *values], check=True, stdout=subprocess.PIPE, timeout=60)
+
+
+@every_provider
+def test_a_volume_is_attached_exactly_where_the_provider_is_a_fence(provider: str) -> None:
+    """Field case K2."""
+    driver = one(provider, "CSIDriver")
+    assert driver["metadata"]["name"] == PLUGIN_NAME
+    fence = issubclass(_provider(provider), VolumeFence)
+    assert driver["spec"]["attachRequired"] is fence
+    assert driver["spec"]["podInfoOnMount"] is True
+    assert driver["spec"]["fsGroupPolicy"] == "None"
+    assert driver["spec"]["volumeLifecycleModes"] == ["Persistent"]
+    names = [entry["name"] for entry in pod(provider, "Deployment")["containers"]]
+    assert ("csi-attacher" in names) is fence
+
+
+@every_provider
+def test_classes_wait_for_the_pod_where_there_are_zones(provider: str) -> None:
+    zoned = issubclass(_provider(provider), ZonedVolumes)
+    classes = [entry for entry in objects(provider) if entry["kind"] == "StorageClass"]
+    assert [entry["volumeBindingMode"] for entry in classes] == 2 * [
+        "WaitForFirstConsumer" if zoned else "Immediate"
+    ]
+    assert all(entry["provisioner"] == PLUGIN_NAME and entry["allowVolumeExpansion"] for entry in classes)
+    arguments = container(provider, "Deployment", "csi-provisioner")["args"]
+    assert ("--feature-gates=Topology=true" in arguments) is zoned
+    assert "--extra-create-metadata" in arguments
+
+
+@every_provider
+def test_classes_for_changes_are_for_providers_that_can_change_volumes(provider: str) -> None:
+    found = [entry["kind"] for entry in objects(provider, "volumeAttributesClass.enabled=true")]
+    assert ("VolumeAttributesClass" in found) is issubclass(_provider(provider), VolumeModifier)
+
+
+def test_parameters_of_classes_are_those_of_the_providers() -> None:
+    classes = [_provider(name) for name in _CLASSES]
+    known = set[str]().union(*(entry.parameter_names for entry in classes))
+    assert set(_property("storageClasses.parameters")["propertyNames"]["enum"]) == known
+    changeable = set[str]().union(
+        *(entry.mutable_parameter_names for entry in classes if issubclass(entry, VolumeModifier))
+    )
+    assert set(_property("volumeAttributesClass.parameters")["propertyNames"]["enum"]) == changeable
+
+
+@every_provider
+def test_the_product_takes_the_flags_of_every_container(provider: str) -> None:
+    controller = container(provider, "Deployment", "driver")
+    options = _parsed("controller", controller["args"])
+    assert options["provider"] == provider
+    node = container(provider, "DaemonSet", "driver", 'node.zone="metadata:aws"')
+    options = _parsed("node", node["args"])
+    assert (options["node_id"], options["zone"]) == ("worker-1", "metadata:aws")
+    assert str(options["pods_root"]) == "/run/peerpod/pods"
+    zone = _parsed("node", container(provider, "DaemonSet", "driver")["args"])["zone"]
+    assert zone == (f"metadata:{provider}" if issubclass(_provider(provider), ZonedVolumes) else "")
+    grace = pod(provider, "DaemonSet")["terminationGracePeriodSeconds"]
+    assert options["grace_period"] < grace
+    if provider == "libvirt":
+        attach = container(provider, "DaemonSet", "attach-libvirt")
+        assert attach["command"] == ["confidential-csi", "attach-libvirt"]
+        assert _parsed("attach-libvirt", attach["args"])["node_id"] == "worker-1"
+        assert attach["env"][1:] == controller["env"]
+
+
+def _parsed(role: str, arguments: list[str]) -> dict[str, Any]:
+    command = main.get_command(click.Context(main), role)
+    assert command is not None
+    given = [argument.replace("$(NODE_NAME)", "worker-1") for argument in arguments]
+    return command.make_context(role, given).params
+
+
+def test_settings_are_those_that_providers_read() -> None:
+    sources = "".join(path.read_text() for path in (_TOP / "providers").rglob("*.py"))
+    for provider in MINIMAL:
+        values = [f"{key}={json.dumps(value)}" for key, (own, value) in _CHANGED.items() if own == provider]
+        names = [entry["name"] for entry in container(provider, "Deployment", "driver", *values)["env"]]
+        assert len(names) >= 1
+        for name in set(names) - {"AZURE_AUTHORITY_HOST"}:
+            assert re.search(rf"\b{name}\b", sources), name
+
+
+#: Value to a provider that has it, and another value than the default.
+_CHANGED: dict[str, tuple[str, Any]] = {
+    "provider": ("local", "local"),
+    "image.prefix": ("aws", "registry.example/storage/"),
+    "image.tag": ("aws", "9.8.7"),
+    "image.pullPolicy": ("aws", "Always"),
+    "imagePullSecrets": ("aws", ["pull-secret"]),
+    **{
+        f"sidecars.{name}": ("aws", f"registry.example/{name}:v9")
+        for name in ("provisioner", "attacher", "resizer", "snapshotter", "registrar", "livenessprobe")
+    },
+    "namespaces.create": ("aws", False),
+    "namespaces.controller": ("aws", "storage-controller"),
+    "namespaces.node": ("aws", "storage-node"),
+    "clusterId": ("aws", "cluster-7"),
+    "extraTags": ("aws", {"team": "storage"}),
+    "aws.region": ("aws", "eu-central-1"),
+    "aws.moreRegions": ("aws", ["eu-west-1"]),
+    "aws.zone": ("aws", "eu-central-1b"),
+    "aws.roleArn": ("aws", "arn:aws:iam::123456789012:role/volumes"),
+    "azure.subscriptionId": ("azure", _UUID),
+    "azure.resourceGroup": ("azure", "group-7"),
+    "azure.moreResourceGroups": ("azure", ["group-8"]),
+    "azure.location": ("azure", "westeurope"),
+    "azure.zone": ("azure", "westeurope-2"),
+    "azure.endpoint": ("azure", "https://management.example"),
+    "azure.clientId": ("azure", _UUID),
+    "libvirt.uri": ("libvirt", "qemu+tls://host/system"),
+    "libvirt.pool": ("libvirt", "pool-7"),
+    "libvirt.directories": ("libvirt", ["/srv/older"]),
+    "libvirt.sshSecret": ("libvirt", "ssh-7"),
+    "local.claimName": ("local", "claim-7"),
+    "logLevel": ("aws", "debug"),
+    "logFormat": ("aws", "text"),
+    "controller.replicas": ("aws", 5),
+    "controller.priorityClassName": ("aws", "priority-7"),
+    "controller.env": ("aws", {"AZURE_AUTHORITY_HOST": "https://login.example"}),
+    "controller.nodeSelector": ("aws", {"pool": "seven"}),
+    "controller.tolerations": ("aws", [{"key": "seven", "operator": "Equal", "value": "eight"}]),
+    "controller.resources": ("aws", {"limits": {"memory": "777Mi"}}),
+    "node.kubeletRoot": ("aws", "/var/lib/k0s/kubelet"),
+    "node.zone": ("aws", "eu-central-1c"),
+    "node.directVolumesRoot": ("aws", "/run/kata/direct"),
+    "node.podsRoot": ("aws", "/run/other/pods"),
+    "node.priorityClassName": ("aws", "priority-7"),
+    "node.seLinuxOptions": ("aws", {"type": "spc_t"}),
+    "node.nodeSelector": ("aws", {"pool": "seven"}),
+    "node.tolerations": ("aws", [{"key": "seven", "operator": "Equal", "value": "eight"}]),
+    "node.resources": ("aws", {"limits": {"memory": "777Mi"}}),
+    "snapshots.enabled": ("aws", False),
+    "storageClasses.create": ("aws", False),
+    "storageClasses.parameters": ("aws", {"awsVolumeType": "io2"}),
+    "storageClasses.reclaimPolicy": ("aws", "Retain"),
+    "storageClasses.encrypted.name": ("aws", "class-7"),
+    "storageClasses.encrypted.keyId": ("aws", "default/volume-key/${pv.name}"),
+    "storageClasses.plain.name": ("aws", "class-8"),
+    "volumeAttributesClass.enabled": ("aws", True),
+    "volumeAttributesClass.name": ("aws", "class-9"),
+    "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
+    "networkPolicies.enabled": ("aws", False),
+    "networkPolicies.egressPorts": ("aws", [7777]),
+    "networkPolicies.libvirtPorts": ("libvirt", [7777]),
+    "test.runtimeClassName": ("aws", "kata-seven"),
+    "test.storageClassName": ("aws", "class-7"),
+    "test.image": ("aws", "registry.example/busybox:7"),
+}
+
+
+def test_every_value_has_a_description_a_schema_and_a_test() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    leaves = set(_leaves(values))
+    assert leaves == set(_CHANGED)
+    assert all(_property(leaf) for leaf in leaves)
+
+
+@pytest.mark.parametrize("name", sorted(set(_CHANGED) - {"provider"}))
+def test_a_value_does_what_it_says(name: str) -> None:
+    provider, value = _CHANGED[name]
+    base = ["volumeAttributesClass.enabled=true"] if name.startswith("volumeAttributesClass") else []
+    if name == "volumeAttributesClass.enabled":
+        base = []
+    changed = rendered(provider, *base, f"{name}={json.dumps(value)}")
+    plain = rendered(provider, *base)
+    for word in _words(value):
+        assert len(re.findall(re.escape(word), changed)) > len(re.findall(re.escape(word), plain)), word
+    if isinstance(value, bool):
+        kinds = [re.findall(r"^kind: .*", text, re.MULTILINE) for text in (plain, changed)]
+        assert (len(kinds[1]) > len(kinds[0])) is value
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return []
+    if isinstance(value, dict):
+        return [word for entry in value.values() for word in _words(entry)]
+    if isinstance(value, list):
+        return [word for entry in value for word in _words(entry)]
+    return [str(value)]
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key, value in values.items():
+        is_group = isinstance(value, dict) and value and key not in ("resources",)
+        found += _leaves(value, f"{prefix}{key}.") if is_group else [prefix + key]
+    return found
+
+
+def _property(name: str) -> dict[str, Any]:
+    found = _SCHEMA
+    for part in name.split("."):
+        found = found["properties"][part]
+    result: dict[str, Any] = found
+    return result
+
+
+@pytest.mark.parametrize(
+    ("provider", "value"),
+    [
+        ("aws", "awz.region=x"),
+        ("aws", "aws.regoin=x"),
+        ("aws", "node.kubletRoot=/x"),
+        ("aws", "node.kubeletRoot=var/lib/kubelet"),
+        ("aws", "controller.replicas=0"),
+        ("aws", "controller.env.AWS_SECRET_ACCESS_KEY=x"),
+        ("aws", "storageClasses.parameters.awsAccessKeyId=x"),
+        ("aws", "storageClasses.parameters.awsVolumetype=gp3"),
+        ("aws", "storageClasses.encrypted.keyId=kbs:///default/key/one"),
+        ("aws", "storageClasses.encrypted.keyId="),
+        ("aws", "provider=azuer"),
+        ("azure", "azure.subscriptionId="),
+        ("azure", "azure.subscriptionId=mine"),
+        ("azure", "azure.resourceGroup="),
+        ("libvirt", "libvirt.uri="),
+        ("local", "local.claimName="),
+    ],
+)
+def test_the_schema_refuses(provider: str, value: str) -> None:
+    with pytest.raises(Refused, match="schema"):
+        rendered(provider, value, what="set")
+
+
+def test_the_controller_of_each_provider_has_an_image_of_its_own_target_and_lock() -> None:
+    dockerfile = (_TOP / "Dockerfile").read_text()
+    targets = dict(
+        re.findall(
+            r"^FROM role AS (\S+)\n(?:RUN .*(?:\\\n.*)*\n)?COPY --from=(\S+) ", dockerfile, re.MULTILINE
+        )
+    )
+    for provider in MINIMAL:
+        image = container(provider, "Deployment", "driver")["image"].partition(":")[0]
+        stage = targets[image.removeprefix("confidential-csi-")]
+        lock = "driver" if provider == "local" else provider
+        (body,) = re.findall(
+            rf"^FROM build AS {stage}\n(.*?)^(?:#|FROM)", dockerfile, re.MULTILINE | re.DOTALL
+        )
+        assert stage == f"build-{lock}"
+        assert re.findall(r"locks/(\w+)\.txt", body) == [lock]
+        assert (_TOP / "locks" / f"{lock}.txt").exists()
+    assert targets["node"] == "build-driver"
