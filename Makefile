@@ -14,11 +14,11 @@ help: ## Show the targets
 demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its pod, in a real VM
 	@$(BIN)/python -m tests.demo
 
-# csi-sanity, Helm and the Go peer are built first, so that no test waits for a compiler. One process runs the
-# tests in the guest, another the rest.
+# csi-sanity, Helm and the Go peer are built first, so that no test waits for a compiler. Two processes share
+# the files.
 test: lint ## Every check and test
 	$(BIN)/python -m tests.tools.go_programs csi-sanity helm
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
 	$(BIN)/python -m tests.bench

@@ -26,21 +26,12 @@ settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
 
-# Before pytest-xdist looks at the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a guest, and group tests for pytest-xdist.
-
-    All that need a guest share one; as they take longest, they come first. Of the others those of a file stay
-    together, for their fixtures.
-    """
+    """Mark the tests that need a guest, and begin with them: they take longest."""
     here = Path(__file__).parent
     for item in items:
         if {here / "guest", here / "hostile"} & set(item.path.parents):
             item.add_marker(pytest.mark.guest)
-            item.add_marker(pytest.mark.xdist_group("guest"))
-        else:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(here))))
     items.sort(key=lambda item: item.get_closest_marker("guest") is None)
 
 
