@@ -15,10 +15,11 @@ from typing import Final, Protocol
 
 from agent.annotation import CloudVolume
 from agent.container_mounts import normalized
+from agent.errors import Refused
 from agent.filesystem import mounted_at
 from agent.holds import Holds
 from agent.proxy import Forward, Takeover
-from agent.proxy_calls import AGENT_SERVICE, Workers, read_message
+from agent.proxy_calls import AGENT_SERVICE, Workers, read_message, status_of
 from agent.ttrpc_frame import Code, TtrpcError
 from proto import agent_pb2, ttrpc_pb2
 
@@ -55,10 +56,12 @@ class VolumeCalls:
         if volume is None:
             if not self._holds.all_show_usage():
                 # By a path that is not known here, such as /proc/42/root/data, the volume could be meant.
-                raise TtrpcError(
-                    Code.PERMISSION_DENIED,
-                    "[usage-withheld] the policy keeps from the host how full volumes are; only volumes that "
-                    "containers have are answered for",
+                raise status_of(
+                    Refused(
+                        "usage-withheld",
+                        "the policy keeps from the host how full volumes are; only volumes that containers "
+                        "have are answered for",
+                    )
                 )
             return await forward(request)
         figures = self._holds.shows_usage(volume.name)

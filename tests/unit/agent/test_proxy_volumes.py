@@ -127,7 +127,8 @@ def test_where_a_policy_keeps_usage_from_the_host_no_other_path_tells_it(setup: 
     if result.code == 0:
         assert not agent_pb2.VolumeStatsResponse.FromString(result.payload).usage
     else:
-        assert result.code == Code.PERMISSION_DENIED
+        assert result.code == Code.FAILED_PRECONDITION
+        assert "[usage-withheld]" in result.message
     assert setup.agent.calls("GetVolumeStats") == []
 
 

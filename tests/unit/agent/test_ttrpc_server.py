@@ -313,13 +313,16 @@ def test_clients_that_leave_stuck_calls_behind_cost_a_bounded_number_of_threads(
                 for _ in range(calls):
                     assert started.acquire(timeout=5)
         with connected(tmp_path / "s") as connection:
-            before = threading.active_count()
+            # The connection's own threads are there once the first call was answered.
             connection.sendall(request(1, "stuck"))
+            assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
+            before = threading.active_count()
+            connection.sendall(request(3, "stuck"))
             assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
             assert threading.active_count() <= before
             finish.set()
             deadline = time.monotonic() + 5
-            for stream_id in range(3, 1000, 2):
+            for stream_id in range(5, 1000, 2):
                 connection.sendall(request(stream_id, "echo", b"again"))
                 if read_frame(connection).response.payload == b"again":
                     break
