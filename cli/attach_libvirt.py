@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from cli.node_options import direct_volumes_option
 from cli.serving import logging_options
 from driver.attacher import Attacher
-from driver.direct_volumes import DEFAULT_ROOT, DirectVolumes
+from driver.direct_volumes import DirectVolumes
 from driver.logs import configure
 from providers.errors import ConfigurationError
 from providers.interface import VolumeAttacher
@@ -29,15 +30,7 @@ _PROVIDER = "libvirt"
     show_envvar=True,
     help="Name of this Kubernetes node; what other nodes attached is left alone.",
 )
-@click.option(
-    "--direct-volumes-root",
-    envvar="CONFIDENTIAL_CSI_DIRECT_VOLUMES_ROOT",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_ROOT,
-    show_default=True,
-    show_envvar=True,
-    help="Kata's directory of direct volumes; the host's, mounted into the container.",
-)
+@direct_volumes_option
 @click.option(
     "--interval",
     envvar="CONFIDENTIAL_CSI_ATTACH_INTERVAL",

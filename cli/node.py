@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from cli.node_options import direct_volumes_option
 from cli.serving import serve, serving_options
-from driver.direct_volumes import DEFAULT_ROOT, DirectVolumes
+from driver.direct_volumes import DirectVolumes
 from driver.guests import Guests
 from driver.identity import IdentityService
 from driver.logs import configure
@@ -37,15 +38,7 @@ _METADATA = "metadata:"
     help="Zone in which this node's PodVMs are created, by the cloud's name for it; metadata:aws or "
     "metadata:azure: this machine's own; none: no topology.",
 )
-@click.option(
-    "--direct-volumes-root",
-    envvar="CONFIDENTIAL_CSI_DIRECT_VOLUMES_ROOT",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_ROOT,
-    show_default=True,
-    show_envvar=True,
-    help="Kata's directory of direct volumes; the host's, mounted into the container.",
-)
+@direct_volumes_option
 @click.option(
     "--pods-root",
     envvar="CONFIDENTIAL_CSI_PODS_ROOT",

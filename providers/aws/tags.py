@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from providers.disk_facts import ENCRYPT_TYPE, KBS_KEY_ID, encryption_in, source_in
 from providers.errors import CorruptStateError
-from providers.interface import ContentSource, Encryption, SourceKind
+from providers.interface import ContentSource, Encryption
 from providers.names import backend_name
 
 VOLUME_PREFIX = "csi-vol-"
@@ -34,8 +35,6 @@ CREATED_AS = "caa-csi-created-as"
 FILE_SYSTEM = "caa-csi-fs-type"
 SOURCE = "caa-csi-source"
 NODE = "caa-csi-node"
-ENCRYPT_TYPE = "encrypt-type"
-KBS_KEY_ID = "kbs-key-id"
 
 #: From the request's labels to the keys that Kubernetes' own volume code used on EBS.
 LABELS: Mapping[str, str] = {
@@ -110,11 +109,6 @@ def of_labels(labels: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def of_source(source: ContentSource) -> str:
-    """The value of :data:`SOURCE`."""
-    return f"{source.kind.value} {source.handle}"
-
-
 def read(tags: Mapping[str, str], key_tag: str) -> Facts:
     """The facts in ``tags``; ``key_tag`` is :data:`VOLUME_KEY` or :data:`SNAPSHOT_KEY`.
 
@@ -122,25 +116,18 @@ def read(tags: Mapping[str, str], key_tag: str) -> Facts:
         CorruptStateError: tags of this driver that it can't have written.
     """
     key = tags.get(key_tag, "")
-    kind, _, handle = tags.get(SOURCE, "").partition(" ")
     try:
         name = base64.b64decode(tags.get(CSI_NAME, ""), b"-_", validate=True).decode() or key
         return Facts(
             name=name,
             key=key,
             cluster_id=tags.get(CLUSTER, ""),
-            encryption=_encryption(tags),
+            encryption=encryption_in(tags),
             fs_type=tags.get(FILE_SYSTEM, "ext4"),
-            source=ContentSource(SourceKind(kind), handle) if handle else None,
+            source=source_in(tags.get(SOURCE, "")),
             created_bytes=int(tags[CREATED_SIZE]) if CREATED_SIZE in tags else None,
             created_as=tags.get(CREATED_AS),
             node_id=tags.get(NODE, ""),
         )
     except (ValueError, binascii.Error, KeyError) as error:
         raise CorruptStateError(f"the tags of {key!r} are not what this driver wrote ({error})") from error
-
-
-def _encryption(tags: Mapping[str, str]) -> Encryption | None:
-    if ENCRYPT_TYPE not in tags and KBS_KEY_ID not in tags:
-        return None
-    return Encryption(tags[ENCRYPT_TYPE], tags[KBS_KEY_ID])

@@ -20,6 +20,7 @@ from providers.aws.records import USABLE, VolumeRecord
 from providers.aws.region import Region
 from providers.aws.settings import Timings
 from providers.deadline import Deadline
+from providers.disk_facts import source_text
 from providers.errors import (
     AlreadyExistsError,
     DeadlineError,
@@ -128,7 +129,7 @@ class Volumes:
             tag_keys.CREATED_AS: str(disk_type),
         }
         if request.source is not None:
-            tags[tag_keys.SOURCE] = tag_keys.of_source(request.source)
+            tags[tag_keys.SOURCE] = source_text(request.source)
         arguments: Answer = {
             "Size": request.size_bytes // GIB,
             "VolumeType": disk_type.name,

@@ -12,6 +12,7 @@ from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.resources import Resources
 from providers.azure.sending import Json, pause
 from providers.deadline import Deadline
+from providers.disk_facts import source_text
 from providers.errors import (
     AlreadyExistsError,
     InUseError,
@@ -103,7 +104,7 @@ class Snapshots:
         tags = {
             **settings.extra_tags,
             **tag_keys.common(name, tag_keys.SNAPSHOT, settings.cluster_id, facts.fs_type, facts.encryption),
-            tag_keys.SOURCE: tag_keys.of_source(ContentSource(SourceKind.VOLUME, source.handle)),
+            tag_keys.SOURCE: source_text(ContentSource(SourceKind.VOLUME, source.handle)),
             tag_keys.VOLUME: source.tags.get(tag_keys.VOLUME, source.name),
         }
         return {

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from providers.azure.places import Place, is_resource_group, is_subscription, labels_of, normalized_location
-from providers.azure.tags import ENCRYPT_TYPE, KBS_KEY_ID, LABELS, is_tag_key, is_tag_value
+from providers.azure.tags import LABELS, is_tag_key, is_tag_value
+from providers.disk_facts import ENCRYPT_TYPE, KBS_KEY_ID
 from providers.errors import ConfigurationError
 
 SUBSCRIPTION = "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from providers.azure.handles import SNAPSHOT_PREFIX, VOLUME_PREFIX
+from providers.disk_facts import ENCRYPT_TYPE, KBS_KEY_ID, encryption_in, source_in
 from providers.errors import CorruptStateError, InvalidParameterError
 from providers.interface import ContentSource, Encryption, SourceKind
 from providers.names import backend_name
@@ -29,8 +30,6 @@ CREATED_AS = "caa-csi-created-as"
 FILE_SYSTEM = "caa-csi-fs-type"
 SOURCE = "caa-csi-source"
 NODE = "caa-csi-node"
-ENCRYPT_TYPE = "encrypt-type"
-KBS_KEY_ID = "kbs-key-id"
 
 #: From the request's labels to the keys that Azure's own disk driver uses.
 LABELS: Mapping[str, str] = {
@@ -103,25 +102,19 @@ def of_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: labels[label][:_MAXIMUM_VALUE] for label, key in LABELS.items() if label in labels}
 
 
-def of_source(source: ContentSource) -> str:
-    """The value of :data:`SOURCE`."""
-    return f"{source.kind.value} {source.handle}"
-
-
 def read(tags: Mapping[str, str], key: str) -> Facts:
     """The facts in ``tags``; ``key`` is :data:`VOLUME` or :data:`SNAPSHOT`.
 
     Raises:
         CorruptStateError: tags of this driver that it can't have written.
     """
-    kind, _, handle = tags.get(SOURCE, "").partition(" ")
     try:
         return Facts(
             name=base64.b64decode(tags.get(CSI_NAME, ""), b"-_", validate=True).decode() or tags.get(key, ""),
             cluster_id=tags.get(CLUSTER, ""),
-            encryption=_encryption(tags),
+            encryption=encryption_in(tags),
             fs_type=tags.get(FILE_SYSTEM, "ext4"),
-            source=ContentSource(SourceKind(kind), handle) if handle else None,
+            source=source_in(tags.get(SOURCE, "")),
             go_source=next(((kind, tags[tag]) for kind, tag in _GO_SOURCES.items() if tags.get(tag)), None),
             created_bytes=int(tags[CREATED_SIZE]) if CREATED_SIZE in tags else None,
             created_as=tags.get(CREATED_AS),
@@ -131,9 +124,3 @@ def read(tags: Mapping[str, str], key: str) -> Facts:
         raise CorruptStateError(
             f"the tags of {tags.get(key, '')[:128]!r} are not what this driver wrote ({error})"
         ) from error
-
-
-def _encryption(tags: Mapping[str, str]) -> Encryption | None:
-    if ENCRYPT_TYPE not in tags and KBS_KEY_ID not in tags:
-        return None
-    return Encryption(tags[ENCRYPT_TYPE], tags[KBS_KEY_ID])

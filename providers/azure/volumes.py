@@ -15,6 +15,7 @@ from providers.azure.records import DELETING, FAILED, DiskRecord
 from providers.azure.resources import Resources
 from providers.azure.sending import Json, pause
 from providers.deadline import Deadline
+from providers.disk_facts import source_text
 from providers.errors import (
     AlreadyExistsError,
     InUseError,
@@ -200,7 +201,7 @@ class Volumes:
             tag_keys.CREATED_AS: disk_type.created_as(),
         }
         if request.source is not None:
-            tags[tag_keys.SOURCE] = tag_keys.of_source(request.source)
+            tags[tag_keys.SOURCE] = source_text(request.source)
         return {
             "location": location,
             "sku": {"name": disk_type.sku or DEFAULT_SKU},

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from providers.aws import handles, tags
 from providers.aws.settings import Settings
+from providers.disk_facts import ENCRYPT_TYPE, source_text
 from providers.errors import ConfigurationError, CorruptStateError
 from providers.interface import ContentSource, Encryption, SourceKind
 
@@ -80,7 +81,7 @@ def test_two_names_have_two_keys(one: str, other: str) -> None:
 
 def test_a_source_is_read_as_written() -> None:
     source = ContentSource(SourceKind.SNAPSHOT, "us-east-1/snap-0123456789abcdef0")
-    assert tags.read({tags.SOURCE: tags.of_source(source)}, tags.VOLUME_KEY).source == source
+    assert tags.read({tags.SOURCE: source_text(source)}, tags.VOLUME_KEY).source == source
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_source_is_read_as_written() -> None:
     [
         {tags.SOURCE: "tape x"},
         {tags.CREATED_SIZE: "much"},
-        {tags.ENCRYPT_TYPE: "luks2"},
+        {ENCRYPT_TYPE: "luks2"},
         {tags.CSI_NAME: "%%%"},
         {tags.CSI_NAME: "_____w=="},
     ],

@@ -1,0 +1,19 @@
+"""Options of the roles that work on one node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from driver.direct_volumes import DEFAULT_ROOT
+
+direct_volumes_option = click.option(
+    "--direct-volumes-root",
+    envvar="CONFIDENTIAL_CSI_DIRECT_VOLUMES_ROOT",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_ROOT,
+    show_default=True,
+    show_envvar=True,
+    help="Kata's directory of direct volumes; the host's, mounted into the container.",
+)
