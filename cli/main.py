@@ -13,6 +13,7 @@ _COMMANDS = {
     "completion": "cli.completion",
     "controller": "cli.controller",
     "key": "cli.key",
+    "lint": "cli.lint.command",
     "node": "cli.node",
     "policy": "cli.policy",
 }

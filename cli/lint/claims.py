@@ -1,0 +1,160 @@
+"""PersistentVolumeClaims, and the templates of claims in workloads."""
+
+from __future__ import annotations
+
+from cli.lint.capabilities import why_no_access_mode, why_no_block_volume
+from cli.lint.cluster import Belongs, Claim, class_name
+from cli.lint.context import Context
+from cli.lint.located import Block, Manifest, block_at, items_at, text_at
+from cli.lint.storage_classes import ClassFacts, class_facts
+from cli.pod_policy import DRIVER
+from cli.quantity import parse_bytes, shown
+from driver.capabilities import DEFAULT_FS_TYPE
+from driver.errors import DriverError, InvalidArgument
+from driver.key_path import expand_key_path
+from driver.key_template import is_template
+from driver.sizes import SizeRange, size_rules
+from providers.errors import ProviderError
+
+
+def check_claim(context: Context, claim: Claim) -> None:
+    """All rules of a claim, with its class where that was given."""
+    belongs = context.cluster.belongs(claim)
+    if belongs is Belongs.UNKNOWN:
+        name = class_name(claim)
+        context.report.unchecked.append(
+            f"{claim.manifest.subject}: its StorageClass "
+            + (f"{name!r} was not given" if name else "is the default one, which was not given")
+        )
+    if belongs is not Belongs.OURS:
+        return
+    manifest = claim.manifest
+    check_access(context, manifest, claim.spec)
+    storage_class = context.cluster.class_of(claim)
+    facts = None if storage_class is None else class_facts(context, storage_class)
+    _check_size(context, claim, facts)
+    _check_source(context, claim, facts)
+    name = text_at(claim.spec, "volumeAttributesClassName")
+    attributes = context.cluster.find("VolumeAttributesClass", name) if name else None
+    if attributes is not None and text_at(attributes.body, "driverName") != DRIVER:
+        context.note_at(
+            "attributes-class",
+            manifest,
+            claim.spec,
+            "volumeAttributesClassName",
+            f"VolumeAttributesClass {name!r} belongs to another driver",
+        )
+
+
+def check_access(context: Context, manifest: Manifest, spec: Block) -> None:
+    """``accessModes`` and ``volumeMode``, of a claim or a PersistentVolume."""
+    modes = items_at(spec, "accessModes")
+    if not modes:
+        context.note_at(
+            "access-mode", manifest, spec, "accessModes", "accessModes is missing; use ReadWriteOnce"
+        )
+    for line, mode in modes.located():
+        refusal = why_no_access_mode(str(mode))
+        if refusal is not None:
+            context.note("access-mode", manifest, line, refusal)
+    if text_at(spec, "volumeMode") == "Block":
+        refusal = why_no_block_volume()
+        if refusal is not None:
+            context.note_at("volume-mode", manifest, spec, "volumeMode", refusal)
+
+
+def _check_size(context: Context, claim: Claim, facts: ClassFacts | None) -> None:
+    requests = block_at(claim.spec, "resources", "requests")
+    line = claim.spec.line_of("resources", "requests", "storage")
+    request = requests.get("storage")
+    size = parse_bytes(str(request))
+    if not size:
+        message = (
+            "the size is missing; write spec.resources.requests.storage"
+            if request is None
+            else f"storage is {str(request)[:40]!r}; expected a quantity as 10Gi"
+        )
+        context.note("size-invalid", claim.manifest, line, message)
+        return
+    if facts is None or not context.clouds.is_known(facts.rules):
+        return
+    try:
+        rules = size_rules(facts.rules, facts.own_parameters(), encrypted=facts.encrypted)
+        chosen = SizeRange(required=size).choose(rules)
+    except DriverError as error:
+        context.note("size-out-of-range", claim.manifest, line, f"{request}: {error}")
+        return
+    except ProviderError:
+        return  # the class's parameters can't work, which is reported there
+    if chosen != size:
+        context.note(
+            "size-rounded",
+            claim.manifest,
+            line,
+            f"{request} becomes {shown(chosen)}: {facts.rules.name} makes volumes in steps of "
+            f"{shown(rules.step)}, of at least {shown(rules.round_up(0))}",
+        )
+
+
+def _check_source(context: Context, claim: Claim, facts: ClassFacts | None) -> None:
+    """A copy has its source's driver, encryption and file system."""
+    key = "dataSourceRef" if claim.spec.get("dataSourceRef") else "dataSource"
+    reference = block_at(claim.spec, key)
+    kind, name = text_at(reference, "kind"), text_at(reference, "name")
+    if kind not in ("VolumeSnapshot", "PersistentVolumeClaim"):
+        return
+    namespace = text_at(reference, "namespace") or claim.manifest.namespace
+    line = claim.spec.line_of(key, "name")
+    source = context.cluster.claim(namespace, name) if kind == "PersistentVolumeClaim" else None
+    if kind == "VolumeSnapshot":
+        snapshot = context.cluster.find(kind, name, namespace)
+        if snapshot is None:
+            return
+        taken_of = text_at(snapshot.body, "spec", "source", "persistentVolumeClaimName")
+        source = context.cluster.claim(namespace, taken_of) if taken_of else None
+    if source is None or source is claim:
+        return
+    belongs = context.cluster.belongs(source)
+    if belongs is Belongs.FOREIGN:
+        context.note(
+            "copy-source",
+            claim.manifest,
+            line,
+            f"{kind} {name!r} is of another driver, which this one can't read",
+        )
+    source_class = context.cluster.class_of(source)
+    if belongs is not Belongs.OURS or source_class is None or facts is None:
+        return
+    difference = _difference(class_facts(context, source_class), source, facts)
+    if difference:
+        context.note(
+            "copy-source",
+            claim.manifest,
+            line,
+            f"{kind} {name!r} {difference}; a copy carries its source's LUKS header",
+        )
+
+
+def _difference(source: ClassFacts, source_claim: Claim, copy: ClassFacts) -> str:
+    """Why a volume of the class ``copy`` can't start as a copy; empty if it can, or nothing tells."""
+    if source.encrypted != copy.encrypted:
+        return (
+            "is encrypted, and the copy would not be"
+            if source.encrypted
+            else ("is not encrypted, and the copy would be")
+        )
+    if (source.fs_type or DEFAULT_FS_TYPE) != (copy.fs_type or DEFAULT_FS_TYPE):
+        return (
+            f"is {source.fs_type or DEFAULT_FS_TYPE}, and the copy would be {copy.fs_type or DEFAULT_FS_TYPE}"
+        )
+    if not copy.encrypted or is_template(copy.key_id):
+        return ""
+    names = {
+        "pvc/namespace": source_claim.manifest.namespace,
+        "pvc/name": "" if source_claim.is_template else source_claim.manifest.name,
+    }
+    try:
+        key_id = expand_key_path(source.key_id, names)
+    except InvalidArgument:
+        return ""
+    return f"has the key {key_id}, and the copy would have {copy.key_id}" if key_id != copy.key_id else ""

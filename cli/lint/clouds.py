@@ -1,0 +1,66 @@
+"""Which cloud a StorageClass is for, and what that cloud's rules are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from driver.parameters import CLOUD_PROVIDER, looks_like_credential, nearest
+from providers.interface import StorageClassRules
+from providers.registry import installed_class_rules
+
+
+class Clouds:
+    """The clouds whose rules are installed.
+
+    Args:
+        default: the one of classes that do not tell theirs; empty if nobody knows.
+    """
+
+    def __init__(self, default: str = "") -> None:
+        self.known: Mapping[str, StorageClassRules] = installed_class_rules()
+        self._default = default
+        self._any = _any_cloud(self.known)
+
+    def rules_for(self, parameters: Mapping[str, str], default: str = "") -> StorageClassRules:
+        """The rules of the cloud that a class names, or whose parameters it uses; else those of ``default``.
+
+        If all of that tells nothing, :meth:`is_known` is false: then only what holds for every cloud can be
+        said.
+        """
+        name = parameters.get(CLOUD_PROVIDER) or self._default
+        if name:
+            return self.known.get(name, self._any)
+        votes = {
+            name: sum(_is_parameter_of(key, rules) for key in parameters)
+            for name, rules in self.known.items()
+        }
+        most = max(votes.values(), default=0)
+        (*winners,) = (name for name, count in votes.items() if count == most)
+        if most and len(winners) == 1:
+            return self.known[winners[0]]
+        return self.known.get(default, self._any)
+
+    def is_known(self, rules: StorageClassRules) -> bool:
+        """Whether these are the rules of one cloud."""
+        return rules is not self._any
+
+
+def _is_parameter_of(key: str, rules: StorageClassRules) -> bool:
+    if key in rules.parameter_names:
+        return True
+    # A misspelled one tells the cloud, too; a credential's name is like many.
+    return not looks_like_credential(key) and nearest(key, rules.parameter_names) is not None
+
+
+def _any_cloud(known: Mapping[str, StorageClassRules]) -> StorageClassRules:
+    names = frozenset[str]().union(*(rules.parameter_names for rules in known.values()))
+
+    class AnyCloud(StorageClassRules):
+        name: ClassVar[str] = ""
+        parameter_names: ClassVar[frozenset[str]] = names
+
+        def validate_parameters(self, parameters: Mapping[str, str]) -> None:
+            del parameters
+
+    return AnyCloud()

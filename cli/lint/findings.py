@@ -1,0 +1,75 @@
+"""What lint has found, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from cli.lint.rules import RULES, Rule, Severity
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A line of a file, counted from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{PurePath(self.file) if self.file != '-' else 'stdin'}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake."""
+
+    place: Place
+    rule: Rule
+    subject: str = field(compare=False)
+    """The object, as ``StorageClass/fast``; empty for a file as a whole."""
+    message: str
+
+    @property
+    def sort_key(self) -> tuple[Place, str, str]:
+        """By place, then rule."""
+        return self.place, self.rule.id, self.message
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the volumes of a StorageClass of ours will be."""
+
+    place: Place
+    name: str
+    volumes: str
+
+
+@dataclass
+class Report:
+    """Collects findings, each once."""
+
+    findings: dict[Finding, None] = field(default_factory=dict)
+    """In the order in which they were found."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    """What could not be judged because another object was not given."""
+
+    def add(self, rule: str, place: Place, subject: str, message: str) -> None:
+        """Note a finding of the rule with that id."""
+        self.findings.setdefault(Finding(place, RULES[rule], subject, message))
+
+    def has_error(self, subject: str, file: str) -> bool:
+        """Whether an error was found in that object."""
+        return any(
+            finding.rule.severity is Severity.ERROR
+            and (finding.subject, finding.place.file) == (subject, file)
+            for finding in self.findings
+        )
+
+    def sorted(self) -> list[Finding]:
+        """The findings, by file and line."""
+        return sorted(self.findings, key=lambda finding: finding.sort_key)
+
+    def count(self, severity: Severity) -> int:
+        """How many findings there are of that severity."""
+        return sum(finding.rule.severity is severity for finding in self.findings)
