@@ -20,7 +20,8 @@ CLOUD_PROVIDER = "cloudProvider"
 #: Deprecated: the file system type belongs to the volume capability (``csi.storage.k8s.io/fstype``).
 FS_TYPE = "fsType"
 
-_COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
+#: Parameters of every cloud.
+COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
 
 #: Kubernetes' own keys: the provisioner adds them, users don't choose them.
 KUBERNETES_PREFIX = "csi.storage.k8s.io/"
@@ -142,7 +143,7 @@ def parameter_problems(
     own = _own(parameters)
     yield from _cloud_problems(own.get(CLOUD_PROVIDER), provider, installed)
     for key in sorted(own):
-        if key not in _COMMON and key not in provider.parameter_names:
+        if key not in COMMON and key not in provider.parameter_names:
             yield _unknown(key, provider)
     if sum(len(key.encode()) + len(value.encode()) for key, value in own.items()) > MAXIMUM_BYTES:
         yield Problem(
@@ -173,8 +174,9 @@ def _provider_parameters(own: Mapping[str, str], provider: StorageClassRules) ->
 
 def _named_first(message: str, keys: Iterable[str]) -> str:
     """Which of the parameters a provider's message names first: it is about that one."""
-    # Of two that begin alike the longer one is meant where both fit.
-    found = [(message.find(key), -len(key), key) for key in keys if key in message]
+    folded = message.lower()
+    # Of two that begin alike the longer one is meant where both fit; a name can have two spellings.
+    found = [(folded.find(key.lower()), -len(key), key) for key in keys if key.lower() in folded]
     return min(found)[2] if found else ""
 
 
@@ -221,11 +223,13 @@ def _unknown(key: str, provider: StorageClassRules) -> Problem:
             f"parameter {shown} looks like a credential; parameters are copied to public objects. Give the "
             "controller its credentials by a Secret or a workload identity, and rotate this one",
         )
-    guess = nearest(key, (*_COMMON, *provider.parameter_names))
+    # The deprecated one is no advice, unless its case alone is wrong.
+    common = [name for name in COMMON if name != FS_TYPE or key.lower() == FS_TYPE.lower()]
+    guess = nearest(key, (*common, *provider.parameter_names))
     hint = (
         f"did you mean {guess!r}?"
         if guess
-        else f"known: {', '.join(sorted({*_COMMON, *provider.parameter_names}))}"
+        else f"known: {', '.join(sorted({*COMMON, *provider.parameter_names}))}"
     )
     return Problem(ProblemKind.UNKNOWN, key, f"unknown parameter {shown}; {hint}")
 
@@ -236,7 +240,12 @@ def looks_like_credential(key: str) -> bool:
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
-    """The known name that ``key`` is probably a misspelling of."""
-    plain = {re.sub(r"[-_.\s]", "", name).lower(): name for name in known}
+    """The known name that ``key`` is probably a misspelling of, or what another driver calls the same."""
+    plain = {}
+    for name in known:
+        folded = re.sub(r"[-_.\s]", "", name).lower()
+        plain[folded] = name
+        # Drivers of one cloud leave its name out: iops for awsIops.
+        plain.setdefault(re.sub("^(aws|azure)", "", folded), name)
     matches = difflib.get_close_matches(re.sub(r"[-_.\s]", "", key[:64]).lower(), plain, n=1, cutoff=0.7)
     return plain[matches[0]] if matches else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from driver.parameters import CLOUD_PROVIDER, looks_like_credential, nearest
+from driver.parameters import CLOUD_PROVIDER, COMMON, nearest
 from providers.interface import StorageClassRules
 from providers.registry import installed_class_rules
 
@@ -31,10 +31,8 @@ class Clouds:
         name = parameters.get(CLOUD_PROVIDER) or self._default
         if name:
             return self.known.get(name, self._any)
-        votes = {
-            name: sum(_is_parameter_of(key, rules) for key in parameters)
-            for name, rules in self.known.items()
-        }
+        own = [key for key in parameters if key not in COMMON]
+        votes = {name: sum(_is_parameter_of(key, rules) for key in own) for name, rules in self.known.items()}
         most = max(votes.values(), default=0)
         (*winners,) = (name for name, count in votes.items() if count == most)
         if most and len(winners) == 1:
@@ -49,8 +47,9 @@ class Clouds:
 def _is_parameter_of(key: str, rules: StorageClassRules) -> bool:
     if key in rules.parameter_names:
         return True
-    # A misspelled one tells the cloud, too; a credential's name is like many.
-    return not looks_like_credential(key) and nearest(key, rules.parameter_names) is not None
+    # A misspelled one tells the cloud, too, as long as its beginning is the cloud's.
+    guess = nearest(key, rules.parameter_names)
+    return guess is not None and guess[:3].lower() == key[:3].lower()
 
 
 def _any_cloud(known: Mapping[str, StorageClassRules]) -> StorageClassRules:

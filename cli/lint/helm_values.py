@@ -59,7 +59,7 @@ def values_of_ours(document: Block) -> Block | None:
     if not isinstance(provider, str):
         return None
     settings = document.get(provider)
-    is_plain = not document.keys() - known and isinstance(settings, Block)
+    is_plain = all(key in known or nearest(key, known) for key in document)
     if is_plain and isinstance(settings, Block) and settings.keys() & _properties(provider).keys():
         return document
     return document if ours & _DISTINCTIVE else None
@@ -128,7 +128,7 @@ def _put(block: Block, key: str, value: Any, line: int) -> None:
 
 
 def _note(context: Context, file: str, values: Block, error: Any) -> None:
-    """Report an error of the schema; in words of ours, for jsonschema's quote values, and those may be secret."""
+    """Report an error of the schema in words of ours: jsonschema's quote the value, perhaps a secret one."""
     path = [str(part) if isinstance(part, str) else part for part in error.absolute_path]
     where = ".".join(map(str, path))
     if error.validator == "propertyNames" or "propertyNames" in error.absolute_schema_path:
@@ -160,15 +160,26 @@ def _note(context: Context, file: str, values: Block, error: Any) -> None:
                     f"{full} is missing for this provider",
                 )
         return
-    expected = {
-        "type": lambda: f"must be {_WORDS.get(str(error.validator_value), error.validator_value)}",
-        "enum": lambda: f"must be one of {', '.join(map(str, error.validator_value))}",
-        "pattern": lambda: f"does not have the form {error.validator_value}",
-        "minLength": lambda: "must not be empty",
-    }.get(error.validator, lambda: f"is not allowed ({error.validator}: {error.validator_value})")
     if where == "storageClasses.encrypted.keyId":
         return  # the class's rule
-    context.report.add("chart-value", Place(file, _line(values, path)), _SUBJECT, f"{where} {expected()}")
+    context.report.add(
+        "chart-value", Place(file, _line(values, path)), _SUBJECT, f"{where} {_expectation(error)}"
+    )
+
+
+def _expectation(error: Any) -> str:
+    wanted = error.validator_value
+    match error.validator:
+        case "type":
+            return f"must be {_WORDS.get(str(wanted), wanted)}"
+        case "enum":
+            return f"must be one of {', '.join(map(str, wanted))}"
+        case "pattern":
+            return f"does not have the form {wanted}"
+        case "minLength":
+            return "must not be empty"
+        case _:
+            return f"is not allowed ({error.validator}: {wanted})"
 
 
 def _note_unknown(context: Context, file: str, line: int, name: str, known: Iterable[str]) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 
 
 class Block(dict[str, Any]):
-    """A mapping. A key that is written twice has its last value."""
+    """A mapping. A key that is written twice has its last value.
+
+    ``line`` is that of the key whose value it is; without one, that of its own first key.
+    """
 
     def __init__(self, line: int, file: str) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class Malformed(Exception):
 
 
 def block_at(block: Block, *path: str) -> Block:
-    """The mapping at the end of the path; if it is missing an empty one, on the line of the last key there is.
+    """The mapping at the end of the path; if it is missing, an empty one on the line of the last key.
 
     Raises:
         Malformed: there is something else.

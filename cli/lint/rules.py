@@ -111,7 +111,7 @@ _CLASSES = (
     ),
     _error(
         "reserved-parameter",
-        "Names that begin with csi.storage.k8s.io/ are Kubernetes' own, and this one can't be set in a class.",
+        "Names that begin with csi.storage.k8s.io/ are Kubernetes' own, and a class can't set this one.",
         "For the file system it is csi.storage.k8s.io/fstype, in lower case. Remove others.",
     ),
     _error(

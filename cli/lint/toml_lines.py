@@ -12,7 +12,8 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
     Each line is read by itself: a table's head, or a key with what follows it. What lies inside of a string
     of several lines can be taken for a field, which costs nothing but a wrong line.
     """
-    best, depth, table = 1, 0, ()
+    best, depth = 1, 0
+    table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         head, keys = _read(line.strip())
         if head is not None:

@@ -29,10 +29,17 @@ Note = Callable[[str, int, str], None]
 """Takes a rule, a line and a message."""
 
 
-class _Limit(Exception):
-    def __init__(self, line: int, message: str) -> None:
+class _Stop(Exception):
+    """The rest of the file is not read."""
+
+    def __init__(self, rule: str, line: int, message: str) -> None:
         super().__init__(message)
+        self.rule = rule
         self.line = line
+
+
+def _limit(line: int, message: str) -> _Stop:
+    return _Stop("yaml-limit", line, message)
 
 
 def read_documents(text: bytes, file: str, note: Note) -> Iterator[Any]:
@@ -45,18 +52,23 @@ def read_documents(text: bytes, file: str, note: Note) -> Iterator[Any]:
         return
     try:
         yield from _Builder(file, note).documents(yaml.parse(text, Loader=_LOADER))
-    except _Limit as limit:
-        note("yaml-limit", limit.line, str(limit))
+    except _Stop as stop:
+        _note_stop(text, note, stop)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
-        if _is_template(text, line):
-            note("yaml-template", line, "the file holds {{ … }}: a template, which must be rendered first")
-        else:
-            # Not str(error): it quotes the file, and what it quotes may be a secret.
-            note("yaml-syntax", line, f"not YAML: {error.problem or error.context}")
+        # Of an end that comes too early the parser says that it is below the last line.
+        line = min(1 if mark is None else mark.line + 1, len(text.splitlines()) or 1)
+        # Not str(error): it quotes the file, and what it quotes may be a secret.
+        _note_stop(text, note, _Stop("yaml-syntax", line, f"not YAML: {error.problem or error.context}"))
     except (yaml.YAMLError, UnicodeError):
         note("yaml-syntax", 1, "not YAML: the file is no text in UTF-8 or UTF-16")
+
+
+def _note_stop(text: bytes, note: Note, stop: _Stop) -> None:
+    if stop.rule == "yaml-syntax" and _is_template(text, stop.line):
+        note("yaml-template", stop.line, "the file holds {{ … }}: a template, which must be rendered first")
+    else:
+        note(stop.rule, stop.line, str(stop))
 
 
 def _is_template(text: bytes, line: int) -> bool:
@@ -96,7 +108,7 @@ class _Builder:
                 self._put(value, 1, line, event.value)
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 if len(self._stack) >= MAXIMUM_DEPTH:
-                    raise _Limit(line, f"the file nests deeper than {MAXIMUM_DEPTH} levels")
+                    raise _limit(line, f"the file nests deeper than {MAXIMUM_DEPTH} levels")
                 kind = Block if isinstance(event, yaml.MappingStartEvent) else Items
                 self._stack.append(_Open(kind(line, self._file), event.anchor))
             elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
@@ -116,12 +128,14 @@ class _Builder:
                     if key not in closed.value:
                         closed.value[key] = value
                         closed.value.key_lines[key] = source.key_lines[key]
+        if self._stack and self._stack[-1].key is not None:
+            closed.value.line = self._stack[-1].key_line
         self._remember(closed.anchor, closed.value, closed.size)
         self._put(closed.value, closed.size, closed.value.line, None, end=line)
 
     def _alias(self, anchor: str, line: int) -> None:
         if any(one.anchor == anchor for one in self._stack):
-            raise _Limit(line, f"the alias *{anchor[:40]} contains itself")
+            raise _limit(line, f"the alias *{anchor[:40]} contains itself")
         if anchor not in self._anchors:
             self._note("yaml-syntax", line, f"the alias *{anchor[:40]} is not defined")
             self._put(None, 1, line, "")
@@ -141,12 +155,14 @@ class _Builder:
         parent = self._stack[-1]
         parent.size += size
         if parent.size > MAXIMUM_VALUES:
-            raise _Limit(max(line, end), f"the document expands to more than {MAXIMUM_VALUES} values")
+            raise _limit(max(line, end), f"the document expands to more than {MAXIMUM_VALUES} values")
         if isinstance(parent.value, Items):
             parent.value.append(value)
             parent.value.lines.append(line)
         elif parent.key is None:
-            parent.key, parent.key_line = (text if text is not None else repr(type(value))), line
+            if text is None:
+                raise _Stop("yaml-syntax", line, "a key is a mapping or a list; it must be a word")
+            parent.key, parent.key_line = text, line
         else:
             self._put_value(parent, parent.value, value)
             parent.key = None
