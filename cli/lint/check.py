@@ -94,7 +94,7 @@ def _take(context: Context, file: str, document: Block) -> None:
         "" if name is None else str(name),
         "" if kind in _CLUSTER_WIDE else namespace,
     )
-    _guarded(context, manifest, partial(context.cluster.add, manifest))
+    _guarded(context, partial(context.cluster.add, manifest))
 
 
 def _provider(values: Block) -> str:
@@ -108,35 +108,36 @@ def _check_objects(context: Context) -> None:
     cluster = context.cluster
     templates: list[PodTemplate] = []
     for manifest in cluster.all(*POD_KINDS):
-        _guarded(context, manifest, partial(_collect, context, manifest, templates))
+        _guarded(context, partial(_collect, context, manifest, templates))
     for kind, check in _CHECKS.items():
         for manifest in cluster.all(kind):
-            _guarded(context, manifest, partial(check, context, manifest))
+            _guarded(context, partial(check, context, manifest))
     for claim in cluster.claims:
-        _guarded(context, claim.manifest, partial(check_claim, context, claim))
-    users: dict[tuple[str, str, str], PodTemplate] = {}
+        _guarded(context, partial(check_claim, context, claim))
+    users: dict[tuple[str, int], PodTemplate] = {}
     for template in templates:
-        _guarded(context, template.manifest, partial(_check_template, context, template, users))
+        _guarded(context, partial(_check_template, context, template, users))
     check_keys(context)
 
 
 def _collect(context: Context, manifest: Manifest, templates: list[PodTemplate]) -> None:
     template = pod_template(manifest)
-    context.cluster.claims.extend(template_claims(template).values())
+    for claim in template_claims(template).values():
+        context.cluster.add_claim(claim)
     templates.append(template)
 
 
 def _check_template(
-    context: Context, template: PodTemplate, users: dict[tuple[str, str, str], PodTemplate]
+    context: Context, template: PodTemplate, users: dict[tuple[str, int], PodTemplate]
 ) -> None:
     check_pod(context, template)
     check_shared_claims(context, template, users)
     check_pod_initdata(context, template.manifest, block_at(template.pod, "metadata"))
 
 
-def _guarded(context: Context, manifest: Manifest, check: Callable[[], Any]) -> None:
-    """Run a check; what it stumbles over, in this manifest or in one that it names, is a finding."""
+def _guarded(context: Context, check: Callable[[], Any]) -> None:
+    """Run a check; what it stumbles over, in its manifest or in one that this one names, is a finding."""
     try:
         check()
     except Malformed as error:
-        context.report.add("manifest-malformed", Place(error.file, error.line), manifest.subject, str(error))
+        context.report.add("manifest-malformed", Place(error.file, error.line), "", str(error))

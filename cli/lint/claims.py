@@ -35,7 +35,7 @@ def check_claim(context: Context, claim: Claim) -> None:
     _check_size(context, claim, facts)
     _check_source(context, claim, facts)
     name = text_at(claim.spec, "volumeAttributesClassName")
-    attributes = context.cluster.find("VolumeAttributesClass", name) if name else None
+    attributes = context.cluster.find("VolumeAttributesClass", name, manifest.file)
     if attributes is not None and text_at(attributes.body, "driverName") != DRIVER:
         context.note_at(
             "attributes-class",
@@ -103,15 +103,16 @@ def _check_source(context: Context, claim: Claim, facts: ClassFacts | None) -> N
     kind, name = text_at(reference, "kind"), text_at(reference, "name")
     if kind not in ("VolumeSnapshot", "PersistentVolumeClaim"):
         return
+    near = claim.manifest.file
     namespace = text_at(reference, "namespace") or claim.manifest.namespace
     line = claim.spec.line_of(key, "name")
-    source = context.cluster.claim(namespace, name) if kind == "PersistentVolumeClaim" else None
+    claim_name = name
     if kind == "VolumeSnapshot":
-        snapshot = context.cluster.find(kind, name, namespace)
+        snapshot = context.cluster.find(kind, name, near, namespace)
         if snapshot is None:
             return
-        taken_of = text_at(snapshot.body, "spec", "source", "persistentVolumeClaimName")
-        source = context.cluster.claim(namespace, taken_of) if taken_of else None
+        claim_name = text_at(snapshot.body, "spec", "source", "persistentVolumeClaimName")
+    source = context.cluster.claim(namespace, claim_name, near)
     if source is None or source is claim:
         return
     belongs = context.cluster.belongs(source)

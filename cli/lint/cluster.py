@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from cli.lint.located import Block, Manifest, block_at, text_at
+from cli.lint.nearest_object import NearestObject
 from cli.pod_policy import DRIVER
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -17,6 +18,7 @@ _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
+_THE_DEFAULT_CLASS: Final = "the default class"
 _OLD_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 _PROVISIONER_NOTES: Final = (
     "volume.kubernetes.io/storage-provisioner",
@@ -67,16 +69,23 @@ class Claim:
         """What one volume is told from another by."""
         return self.manifest.kind, self.manifest.namespace, self.manifest.name
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """What one manifest is told from another by."""
+        return self.manifest.file, self.manifest.body.line
+
 
 @dataclass
 class Cluster:
     """The objects by kind. All files are read before any object is looked at."""
 
+    default_cloud: str = ""
+    """The provider of the Helm values, where some were given."""
     by_kind: dict[str, list[Manifest]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     """Those of the pods' and workloads' templates, too."""
-    default_cloud: str = ""
-    """The provider of the Helm values, where some were given."""
+    _by_name: NearestObject[Manifest] = field(default_factory=NearestObject)
+    _claims_by_name: NearestObject[Claim] = field(default_factory=NearestObject)
 
     def add(self, manifest: Manifest) -> None:
         """Take an object in, if it is of a kind that lint looks at."""
@@ -84,43 +93,45 @@ class Cluster:
         if group is None or not _is_of_group(manifest.body, group):
             return
         self.by_kind.setdefault(manifest.kind, []).append(manifest)
+        self._by_name.add((manifest.kind, manifest.namespace, manifest.name), manifest.file, manifest)
         if manifest.kind == "PersistentVolumeClaim":
-            self.claims.append(Claim(manifest, block_at(manifest.body, "spec")))
+            self.add_claim(Claim(manifest, block_at(manifest.body, "spec")))
+        if manifest.kind == "StorageClass":
+            annotations = block_at(manifest.body, "metadata", "annotations")
+            if any(annotations.get(key) == "true" for key in _DEFAULT_CLASS):
+                self._by_name.add(_THE_DEFAULT_CLASS, manifest.file, manifest)
+
+    def add_claim(self, claim: Claim) -> None:
+        """Take a claim in, or a template of some."""
+        self.claims.append(claim)
+        if not claim.is_template:
+            self._claims_by_name.add(
+                (claim.manifest.namespace, claim.manifest.name), claim.manifest.file, claim
+            )
 
     def all(self, *kinds: str) -> Iterator[Manifest]:
         """The objects of these kinds."""
         for kind in kinds:
             yield from self.by_kind.get(kind, ())
 
-    def find(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
-        """The object of that name; of several the first."""
-        for one in self.by_kind.get(kind, ()):
-            if one.name == name and namespace in (None, one.namespace):
-                return one
-        return None
+    def find(self, kind: str, name: str, near: str, namespace: str = "") -> Manifest | None:
+        """The object of that name; of several, the nearest to the file ``near``."""
+        return self._by_name.find((kind, namespace, name), near) if name else None
 
-    def claim(self, namespace: str, name: str) -> Claim | None:
+    def claim(self, namespace: str, name: str, near: str) -> Claim | None:
         """The claim of that name, no template."""
-        for one in self.claims:
-            if not one.is_template and (one.manifest.namespace, one.manifest.name) == (namespace, name):
-                return one
-        return None
+        return self._claims_by_name.find((namespace, name), near) if name else None
 
     def volume_of(self, claim: Claim) -> Manifest | None:
         """The PersistentVolume that a claim names."""
-        name = text_at(claim.spec, "volumeName")
-        return self.find("PersistentVolume", name) if name else None
+        return self.find("PersistentVolume", text_at(claim.spec, "volumeName"), claim.manifest.file)
 
     def class_of(self, claim: Claim) -> Manifest | None:
         """The StorageClass of a claim; for one that names none, the default class."""
         name = class_name(claim)
-        if name is not None:
-            return self.find("StorageClass", name) if name else None
-        for one in self.by_kind.get("StorageClass", ()):
-            annotations = block_at(one.body, "metadata", "annotations")
-            if any(annotations.get(key) == "true" for key in _DEFAULT_CLASS):
-                return one
-        return None
+        if name is None:
+            return self._by_name.find(_THE_DEFAULT_CLASS, claim.manifest.file)
+        return self.find("StorageClass", name, claim.manifest.file)
 
     def belongs(self, claim: Claim) -> Belongs:
         """Whether the volume of a claim is or will be one of this driver."""
@@ -136,10 +147,6 @@ class Cluster:
         if not drivers:
             return Belongs.UNKNOWN
         return Belongs.OURS if drivers[0] == DRIVER else Belongs.FOREIGN
-
-    def claims_of_class(self, storage_class: Manifest) -> Sequence[Claim]:
-        """The claims, and templates of claims, that a class serves."""
-        return [claim for claim in self.claims if self.class_of(claim) is storage_class]
 
 
 def class_name(claim: Claim) -> str | None:

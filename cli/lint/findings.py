@@ -25,7 +25,7 @@ class Finding:
 
     place: Place
     rule: Rule
-    subject: str = field(compare=False)
+    subject: str
     """The object, as ``StorageClass/fast``; empty for a file as a whole."""
     message: str
 
@@ -67,9 +67,12 @@ class Report:
         )
 
     def sorted(self) -> list[Finding]:
-        """The findings, by file and line."""
-        return sorted(self.findings, key=lambda finding: finding.sort_key)
+        """The findings by file and line; what one line does to two objects is one of them."""
+        once: dict[tuple[Place, str, str], Finding] = {}
+        for finding in self.findings:
+            once.setdefault(finding.sort_key, finding)
+        return [once[key] for key in sorted(once)]
 
     def count(self, severity: Severity) -> int:
         """How many findings there are of that severity."""
-        return sum(finding.rule.severity is severity for finding in self.findings)
+        return sum(finding.rule.severity is severity for finding in self.sorted())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cli.lint.cluster import Claim
 from cli.lint.context import Context
 from cli.lint.located import Malformed, Manifest, block_at, text_at
 from cli.lint.storage_classes import class_facts
@@ -36,12 +39,16 @@ class _Use:
 def check_keys(context: Context) -> None:
     """Warn of each place where more than one volume gets the same key."""
     uses: dict[str, list[_Use]] = {}
+    claims: dict[int, list[Claim]] = {}
+    for claim in context.cluster.claims:
+        with suppress(Malformed):  # reported by the claim's own check
+            claims.setdefault(id(context.cluster.class_of(claim)), []).append(claim)
     for manifest in context.cluster.all("StorageClass", "PersistentVolume"):
         try:
             if manifest.kind == "PersistentVolume":
                 _volume_key(manifest, uses)
             elif text_at(manifest.body, "provisioner") == DRIVER:
-                _class_key(context, manifest, uses)
+                _class_key(context, manifest, claims.get(id(manifest), []), uses)
         except Malformed:
             continue  # reported by the object's own check
     for key_id, several in uses.items():
@@ -56,13 +63,14 @@ def check_keys(context: Context) -> None:
             seen |= use.volumes
 
 
-def _class_key(context: Context, manifest: Manifest, uses: dict[str, list[_Use]]) -> None:
+def _class_key(
+    context: Context, manifest: Manifest, claims: Sequence[Claim], uses: dict[str, list[_Use]]
+) -> None:
     key_id = class_facts(context, manifest).key_id
     try:
         check_key_template(key_id)
     except InvalidArgument:
         return  # no key at all, or one that is reported already
-    claims = context.cluster.claims_of_class(manifest)
     line = block_at(manifest.body, "parameters").line_of(KBS_KEY_ID)
     volumes = frozenset(claim.identity for claim in claims)
     use = _Use(manifest, line, volumes, is_open=not claims or any(claim.is_template for claim in claims))

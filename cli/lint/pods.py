@@ -103,7 +103,7 @@ def claims_of_ours(context: Context, template: PodTemplate) -> Iterator[tuple[in
     """The claims that the pod names, with the lines on which it does; none of those made for each pod."""
     for volume in blocks_at(template.spec, "volumes"):
         name = text_at(volume, "persistentVolumeClaim", "claimName")
-        claim = context.cluster.claim(template.manifest.namespace, name) if name else None
+        claim = context.cluster.claim(template.manifest.namespace, name, template.manifest.file)
         if claim is not None and context.cluster.belongs(claim) is Belongs.OURS:
             yield volume.line_of("persistentVolumeClaim", "claimName"), claim
 
@@ -131,7 +131,7 @@ def _volumes_of_ours(context: Context, template: PodTemplate) -> set[str]:
         claim_name = text_at(volume, "persistentVolumeClaim", "claimName")
         if not claim_name:
             continue
-        claim_or_none = cluster.claim(template.manifest.namespace, claim_name)
+        claim_or_none = cluster.claim(template.manifest.namespace, claim_name, template.manifest.file)
         if claim_or_none is None:
             context.report.unchecked.append(
                 f"{template.manifest.subject}: its claim {claim_name!r} was not given"
@@ -152,7 +152,7 @@ def _check_runtime_class(context: Context, template: PodTemplate, volume: str) -
             f"volume {volume!r} is confidential storage, and without runtimeClassName the pod is no peer pod",
         )
         return
-    known = is_peer_pod(context, name)
+    known = is_peer_pod(context, name, template.manifest.file)
     if known is False:
         context.note(
             "runtime-class",
@@ -229,11 +229,11 @@ def _rolls_over(strategy: Block) -> bool:
 
 
 def check_shared_claims(
-    context: Context, template: PodTemplate, users: dict[tuple[str, str, str], PodTemplate]
+    context: Context, template: PodTemplate, users: dict[tuple[str, int], PodTemplate]
 ) -> None:
     """A claim that several manifests name; ``users`` holds the first of each."""
     for line, claim in claims_of_ours(context, template):
-        other = users.setdefault(claim.identity, template)
+        other = users.setdefault(claim.place, template)
         if other is not template:
             context.note(
                 "claim-in-several-pods",

@@ -18,14 +18,14 @@ _LOCAL: Final = re.compile(
 )
 
 
-def is_peer_pod(context: Context, name: str) -> bool | None:
+def is_peer_pod(context: Context, name: str, near: str) -> bool | None:
     """True or false where it is known; None where it is not.
 
-    Where the RuntimeClass itself was given, its handler decides.
+    Where the RuntimeClass itself was given, its handler decides; ``near`` is the file of the pod.
     """
     if name in context.peer_pod_classes:
         return True
-    runtime_class = context.cluster.find("RuntimeClass", name)
+    runtime_class = context.cluster.find("RuntimeClass", name, near)
     if runtime_class is not None:
         handler = text_at(runtime_class.body, "handler")
         return handler in context.peer_pod_classes or _PEER_POD.fullmatch(handler) is not None

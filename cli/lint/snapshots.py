@@ -39,7 +39,7 @@ def check_snapshot(context: Context, manifest: Manifest) -> None:
     """Class and source of a VolumeSnapshot belong together."""
     spec = block_at(manifest.body, "spec")
     claim_name = text_at(spec, "source", "persistentVolumeClaimName")
-    claim = context.cluster.claim(manifest.namespace, claim_name) if claim_name else None
+    claim = context.cluster.claim(manifest.namespace, claim_name, manifest.file)
     if claim is None:
         return
     belongs = context.cluster.belongs(claim)
@@ -58,7 +58,7 @@ def check_snapshot_content(context: Context, manifest: Manifest) -> None:
 
 def _check_pair(context: Context, manifest: Manifest, spec: Block, *, is_ours: bool) -> None:
     name = text_at(spec, "volumeSnapshotClassName")
-    snapshot_class = context.cluster.find("VolumeSnapshotClass", name) if name else None
+    snapshot_class = context.cluster.find("VolumeSnapshotClass", name, manifest.file)
     if snapshot_class is None:
         return
     driver = text_at(snapshot_class.body, "driver")
