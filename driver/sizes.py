@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from driver.errors import InvalidArgument, OutOfRange
-from providers.interface import StorageClassRules
+
+if TYPE_CHECKING:  # the node role, which uses sizes, loads no provider
+    from providers.interface import StorageClassRules
 
 MIB = 1 << 20
 GIB = 1 << 30
