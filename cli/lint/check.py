@@ -71,7 +71,6 @@ def _take(context: Context, file: str, document: Block) -> None:
         values = helm_values.values_of_ours(document)
         if values is not None:
             helm_values.check_values(context, file, values)
-            context.cluster.default_cloud = context.cluster.default_cloud or _provider(values)
             for manifest in helm_values.classes_of(file, values):
                 context.cluster.add(manifest)
         return
@@ -95,13 +94,6 @@ def _take(context: Context, file: str, document: Block) -> None:
         "" if kind in _CLUSTER_WIDE else namespace,
     )
     _guarded(context, partial(context.cluster.add, manifest))
-
-
-def _provider(values: Block) -> str:
-    try:
-        return helm_values.provider_of(values)
-    except Malformed:
-        return ""  # reported by the schema
 
 
 def _check_objects(context: Context) -> None:

@@ -19,25 +19,23 @@ class Clouds:
 
     def __init__(self, default: str = "") -> None:
         self.known: Mapping[str, StorageClassRules] = installed_class_rules()
-        self._default = default
+        self.default = default
         self._any = _any_cloud(self.known)
 
-    def rules_for(self, parameters: Mapping[str, str], default: str = "") -> StorageClassRules:
-        """The rules of the cloud that a class names, or whose parameters it uses; else those of ``default``.
+    def rules_for(self, parameters: Mapping[str, str]) -> StorageClassRules:
+        """The rules of the cloud that a class names, or whose parameters it uses.
 
-        If all of that tells nothing, :meth:`is_known` is false: then only what holds for every cloud can be
+        Of a class that does neither, :meth:`is_known` is false: then only what holds for every cloud can be
         said.
         """
-        name = parameters.get(CLOUD_PROVIDER) or self._default
+        name = parameters.get(CLOUD_PROVIDER) or self.default
         if name:
             return self.known.get(name, self._any)
         own = [key for key in parameters if key not in COMMON]
         votes = {name: sum(_is_parameter_of(key, rules) for key in own) for name, rules in self.known.items()}
         most = max(votes.values(), default=0)
         (*winners,) = (name for name, count in votes.items() if count == most)
-        if most and len(winners) == 1:
-            return self.known[winners[0]]
-        return self.known.get(default, self._any)
+        return self.known[winners[0]] if most and len(winners) == 1 else self._any
 
     def is_known(self, rules: StorageClassRules) -> bool:
         """Whether these are the rules of one cloud."""

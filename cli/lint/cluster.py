@@ -79,8 +79,6 @@ class Claim:
 class Cluster:
     """The objects by kind. All files are read before any object is looked at."""
 
-    default_cloud: str = ""
-    """The provider of the Helm values, where some were given."""
     by_kind: dict[str, list[Manifest]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     """Those of the pods' and workloads' templates, too."""
@@ -129,6 +127,8 @@ class Cluster:
     def class_of(self, claim: Claim) -> Manifest | None:
         """The StorageClass of a claim; for one that names none, the default class."""
         name = class_name(claim)
+        if name is None and text_at(claim.spec, "volumeName"):
+            return None  # bound to a volume that was made by hand
         if name is None:
             return self._by_name.find(_THE_DEFAULT_CLASS, claim.manifest.file)
         return self.find("StorageClass", name, claim.manifest.file)

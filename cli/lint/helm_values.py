@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cli.lint.context import Context
 from cli.lint.findings import Place
-from cli.lint.located import Block, Items, Manifest, block_at, text_at
+from cli.lint.located import Block, Items, Manifest, block_at
 from cli.pod_policy import DRIVER
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.parameters import CLOUD_PROVIDER, looks_like_credential, nearest
@@ -106,11 +106,6 @@ def classes_of(file: str, values: Block) -> Iterable[Manifest]:
         _put(body, "parameters", parameters, parameters.line)
         _put(body, "volumeBindingMode", "WaitForFirstConsumer", one.line)
         yield Manifest(file, body, "StorageClass", str(name))
-
-
-def provider_of(values: Block) -> str:
-    """The cloud that the values are for; empty if they are the older chart's."""
-    return "" if _is_old_chart(values) else text_at(values, "provider") or DEFAULT_PROVIDER
 
 
 def _is_old_chart(values: Block) -> bool:

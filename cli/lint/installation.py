@@ -33,7 +33,7 @@ def check_csi_driver(context: Context, manifest: Manifest) -> None:
         return
     spec = block_at(manifest.body, "spec")
     # Local disks, which nothing attaches to a PodVM, have no attacher.
-    if spec.get("attachRequired") is False and context.cluster.default_cloud != "local":
+    if spec.get("attachRequired") is False and context.clouds.default != "local":
         context.note_at(
             "csidriver-attach", manifest, spec, "attachRequired", "attachRequired is false: there is no fence"
         )

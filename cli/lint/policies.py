@@ -23,6 +23,8 @@ INITDATA_ANNOTATIONS: Final = (
 )
 _POLICY_FIELDS: Final = frozenset({"volumes", "policy-resource", "other-mounts"})
 _SUBJECT: Final = "volume policy"
+#: What tells a policy that is no TOML from other files that are none.
+_POLICY_TEXT: Final = re.compile(rb"^\[volumes\b|^policy-resource\s*=", re.MULTILINE)
 #: A field as the agent names it: parts separated by dots, a place in quotes.
 _FIELD: Final = re.compile(r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[A-Za-z0-9_-]+)(?:\.{3})?")
 _TOML_LINE: Final = re.compile(r"at line ([0-9]+)")
@@ -34,13 +36,10 @@ def check_toml(context: Context, file: str, text: bytes, *, only_known: bool) ->
         document: dict[str, Any] | None = tomllib.loads(text.decode("utf-8"))
     except (UnicodeError, ValueError, RecursionError):
         document = None
-    if (
-        document is not None
-        and {"algorithm", "data"} & document.keys()
-        and not _POLICY_FIELDS & document.keys()
-    ):
+    fields = frozenset[str]() if document is None else frozenset(document)
+    if fields & {"algorithm", "data"} and not fields & _POLICY_FIELDS:
         _check_initdata(context, file, text, 1, "initdata")
-    elif not only_known or (document is not None and _POLICY_FIELDS & document.keys()):
+    elif not only_known or fields & _POLICY_FIELDS or (document is None and _POLICY_TEXT.search(text)):
         check_policy(context, file, text, 0, _SUBJECT)
 
 

@@ -70,7 +70,7 @@ def class_facts(context: Context, manifest: Manifest) -> ClassFacts:
     named = [value for key, value in parameters.items() if key == FS_TYPE_KEY or key.lower() == "fstype"]
     return ClassFacts(
         parameters,
-        context.clouds.rules_for(parameters, context.cluster.default_cloud),
+        context.clouds.rules_for(parameters),
         encrypted=ENCRYPT_TYPE in parameters or KBS_KEY_ID in parameters,
         fs_type=named[0] if named else "",
     )
@@ -107,7 +107,7 @@ def check_attributes_class(context: Context, manifest: Manifest) -> None:
         return
     parameters = block_at(manifest.body, "parameters")
     _check_strings(context, manifest, parameters)
-    rules = context.clouds.rules_for(dict.fromkeys(parameters, ""), context.cluster.default_cloud)
+    rules = context.clouds.rules_for(dict.fromkeys(parameters, ""))
     clouds = [rules] if context.clouds.is_known(rules) else list(context.clouds.known.values())
     changeable = sorted(set[str]().union(*(one.mutable_parameter_names for one in clouds)))
     for key in parameters:

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 import cli
 from cli.lint.command import lint
 from cli.lint.rules import RULES
-from tests.lint.test_corpus import CORPUS, FILES
+from tests.bench.lint import many_files
+from tests.lint.test_corpus import CORPUS
 from tests.tools.driver_process import COMMAND
 
 _TOP = Path(cli.__file__).parents[1]
@@ -148,7 +149,7 @@ def test_of_a_directory_templates_and_hidden_files_are_left_out(tmp_path: Path) 
 
 
 def test_options_tell_what_manifests_do_not() -> None:
-    assert findings(_WARNED, "--peer-pod-runtime-class", "confidential-vm") == []
+    assert findings(_WARNED, "--peer-pod-runtime-class", "isolated-vm") == []
     size = CORPUS / "classes" / "right-without-cloud.yaml"
     assert findings(size, "--provider", "libvirt") == [(size.name, 18, "size-rounded")]
 
@@ -192,10 +193,7 @@ def test_the_table_cannot_be_forged_by_what_a_file_holds(tmp_path: Path) -> None
 
 def test_a_thousand_files_take_at_most_five_seconds(tmp_path: Path) -> None:
     """Of the process's own time: what others on the machine do is not lint's."""
-    sources = [path for path in FILES if path.suffix == ".yaml"]
-    for number in range(1000):
-        path = sources[number % len(sources)]
-        shutil.copy(path, tmp_path / f"{number:04}-{path.name}")
+    many_files(tmp_path)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     finished = subprocess.run(
         [COMMAND, "lint", tmp_path], capture_output=True, text=True, timeout=120, check=False
