@@ -22,7 +22,7 @@ def check_claim(context: Context, claim: Claim) -> None:
     belongs = context.cluster.belongs(claim)
     if belongs is Belongs.UNKNOWN:
         name = class_name(claim)
-        context.report.unchecked.append(
+        context.report.not_checked(
             f"{claim.manifest.subject}: its StorageClass "
             + (f"{name!r} was not given" if name else "is the default one, which was not given")
         )

@@ -15,6 +15,9 @@ CLEAN: Final = 0
 FOUND: Final = 1
 UNREADABLE: Final = 2
 
+_SHOWN: Final = 10
+"""Of what was not checked."""
+
 
 @click.command()
 @click.argument("files", metavar="FILE...", type=click.Path(), nargs=-1)
@@ -130,8 +133,10 @@ def _print_tables(report: Report, files: int) -> None:
             ("StorageClass", "where", "its volumes"),
             [(one.name, str(one.place), one.volumes) for one in report.verdicts],
         )
-    for message in dict.fromkeys(report.unchecked):
+    for message in list(report.unchecked)[:_SHOWN]:
         click.echo(f"Not checked: {printable(message)}", err=True)
+    if len(report.unchecked) > _SHOWN:
+        click.echo(f"Not checked: {len(report.unchecked) - _SHOWN} more, see --output json", err=True)
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     click.echo(
         f"{_plural(files, 'file')}: {_plural(errors, 'error')}, {_plural(warnings, 'warning')}", err=True
@@ -161,7 +166,7 @@ def _print_json(report: Report, files: int, unreadable: list[str]) -> None:
                 {"name": one.name, "file": one.place.file, "line": one.place.line, "volumes": one.volumes}
                 for one in report.verdicts
             ],
-            "notChecked": list(dict.fromkeys(report.unchecked)),
+            "notChecked": list(report.unchecked),
             "unreadable": unreadable,
         }
     )

@@ -51,20 +51,24 @@ class Report:
     findings: dict[Finding, None] = field(default_factory=dict)
     """In the order in which they were found."""
     verdicts: list[Verdict] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
+    unchecked: dict[str, None] = field(default_factory=dict)
     """What could not be judged because another object was not given."""
+    _wrong: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, rule: str, place: Place, subject: str, message: str) -> None:
         """Note a finding of the rule with that id."""
-        self.findings.setdefault(Finding(place, RULES[rule], subject, message))
+        finding = Finding(place, RULES[rule], subject, message)
+        self.findings[finding] = None
+        if finding.rule.severity is Severity.ERROR:
+            self._wrong.add((subject, place.file))
+
+    def not_checked(self, what: str) -> None:
+        """Note that something could not be judged."""
+        self.unchecked[what] = None
 
     def has_error(self, subject: str, file: str) -> bool:
         """Whether an error was found in that object."""
-        return any(
-            finding.rule.severity is Severity.ERROR
-            and (finding.subject, finding.place.file) == (subject, file)
-            for finding in self.findings
-        )
+        return (subject, file) in self._wrong
 
     def sorted(self) -> list[Finding]:
         """The findings by file and line; what one line does to two objects is one of them."""

@@ -133,9 +133,7 @@ def _volumes_of_ours(context: Context, template: PodTemplate) -> set[str]:
             continue
         claim_or_none = cluster.claim(template.manifest.namespace, claim_name, template.manifest.file)
         if claim_or_none is None:
-            context.report.unchecked.append(
-                f"{template.manifest.subject}: its claim {claim_name!r} was not given"
-            )
+            context.report.not_checked(f"{template.manifest.subject}: its claim {claim_name!r} was not given")
         elif cluster.belongs(claim_or_none) is Belongs.OURS:
             found.add(name)
     return found

@@ -128,11 +128,11 @@ def check_attributes_class(context: Context, manifest: Manifest) -> None:
 def check_mount_options(context: Context, manifest: Manifest, block: Block) -> None:
     """``mountOptions`` of a class or a volume."""
     for line, option in items_at(block, "mountOptions").located():
-        # One entry can hold several, as on mount's command line.
-        for one in str(option).split(","):
-            refusal = why_no_mount_option(one)
-            if refusal is not None:
-                context.note("mount-option", manifest, line, refusal)
+        refusal = why_no_mount_option(str(option))
+        if refusal is not None:
+            # Kubernetes passes each entry on as it is.
+            hint = "; write each option as an entry of its own" if "," in str(option) else ""
+            context.note("mount-option", manifest, line, refusal + hint)
 
 
 def check_driver_name(context: Context, manifest: Manifest, block: Block, key: str, name: str) -> None:

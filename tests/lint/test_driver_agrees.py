@@ -104,8 +104,7 @@ def _request(
             capability.block.SetInParent()
         else:
             capability.mount.fs_type = facts.fs_type
-            # kubelet and the provisioner pass each entry on as it is; the API server splits none either.
-            capability.mount.mount_flags.extend(part for flag in flags for part in flag.split(","))
+            capability.mount.mount_flags.extend(flags)
     size = parse_bytes(str(block_at(spec, "resources", "requests").get("storage", "128Gi")))
     request.capacity_range.required_bytes = size or 0
     return request
