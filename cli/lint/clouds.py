@@ -33,9 +33,9 @@ class Clouds:
             return self.known.get(name, self._any)
         own = [key for key in parameters if key not in COMMON]
         votes = {name: sum(_is_parameter_of(key, rules) for key in own) for name, rules in self.known.items()}
-        most = max(votes.values(), default=0)
-        (*winners,) = (name for name, count in votes.items() if count == most)
-        return self.known[winners[0]] if most and len(winners) == 1 else self._any
+        # Of a class that mixes two clouds alike, one of them is wrong in any case.
+        winner = max(sorted(votes), key=lambda name: votes[name], default="")
+        return self.known[winner] if votes.get(winner) else self._any
 
     def is_known(self, rules: StorageClassRules) -> bool:
         """Whether these are the rules of one cloud."""
