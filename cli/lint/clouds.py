@@ -28,9 +28,8 @@ class Clouds:
         Of a class that does neither, :meth:`is_known` is false: then only what holds for every cloud can be
         said.
         """
-        name = parameters.get(CLOUD_PROVIDER) or self.default
-        if name:
-            return self.known.get(name, self._any)
+        if CLOUD_PROVIDER in parameters or self.default:
+            return self.known.get(parameters.get(CLOUD_PROVIDER, self.default), self._any)
         own = [key for key in parameters if key not in COMMON]
         votes = {name: sum(_is_parameter_of(key, rules) for key in own) for name, rules in self.known.items()}
         # Of a class that mixes two clouds alike, one of them is wrong in any case.
@@ -54,7 +53,8 @@ def _any_cloud(known: Mapping[str, StorageClassRules]) -> StorageClassRules:
     names = frozenset[str]().union(*(rules.parameter_names for rules in known.values()))
 
     class AnyCloud(StorageClassRules):
-        name: ClassVar[str] = ""
+        # No provider's: an empty cloudProvider is wrong, too.
+        name: ClassVar[str] = "any cloud"
         parameter_names: ClassVar[frozenset[str]] = names
 
         def validate_parameters(self, parameters: Mapping[str, str]) -> None:
