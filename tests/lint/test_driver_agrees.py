@@ -117,7 +117,7 @@ def _refusal(
     rules = class_facts(context, storage_class).rules
     names = (
         [rules.name]
-        if rules.name
+        if rules.name in clouds
         else ["local", "libvirt"]
         if request.parameters.get("cloudProvider")
         else list(clouds)
