@@ -113,16 +113,9 @@ def _request(
 def _refusal(
     clouds: dict[str, Client], context: Context, request: csi_pb2.CreateVolumeRequest, storage_class: Manifest
 ) -> str:
-    """Why the driver refuses it; empty if it makes the volume. A class that names no cloud goes to each."""
+    """Why the driver refuses it; empty if it makes the volume. A class of no known cloud goes to each."""
     rules = class_facts(context, storage_class).rules
-    names = (
-        [rules.name]
-        if rules.name in clouds
-        else ["local", "libvirt"]
-        if request.parameters.get("cloudProvider")
-        else list(clouds)
-    )
-    for name in names:
+    for name in [rules.name] if rules.name in clouds else clouds:
         try:
             made = clouds[name].controller.CreateVolume(request, timeout=30).volume
         except grpc.RpcError as error:
