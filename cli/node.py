@@ -75,6 +75,7 @@ _METADATA = "metadata:"
     "--one-pod-with-volumes",
     envvar="CONFIDENTIAL_CSI_ONE_POD_WITH_VOLUMES",
     is_flag=True,
+    default=False,
     show_envvar=True,
     help="Publish nothing beside a volume of another pod on this node: cloud-api-adaptor would attach it to "
     "both PodVMs.",
