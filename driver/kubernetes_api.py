@@ -164,21 +164,23 @@ class KubernetesApi:
             return document
         if status == http.client.NOT_FOUND and document.get("reason") == "NotFound":
             return None
+        where = f"the API server at {self}"
         if status == http.client.UNAUTHORIZED:
-            why = (
-                f"does not accept the token in {self.credentials / 'token'}; kubelet replaces it in time: if "
-                "this stays, check that the node plugin's service account exists"
+            raise Unavailable(
+                f"{where} does not accept the token in {self.credentials / 'token'} (401); kubelet replaces "
+                "it in time: if this stays, check that the node plugin's service account exists"
             )
-        elif status == http.client.FORBIDDEN:
-            why = (
-                f"forbids the node plugin to get {resource}; bind its service account to a ClusterRole with "
-                f"the verb get on {resource}, as in deploy/rbac.yaml"
+        if status == http.client.FORBIDDEN:
+            raise Unavailable(
+                f"{where} forbids the node plugin to get {resource} (403); bind its service account to a "
+                f"ClusterRole with the verb get on {resource}, as in deploy/rbac.yaml"
             )
-        elif status == http.client.TOO_MANY_REQUESTS or status >= http.client.INTERNAL_SERVER_ERROR:
-            why = f"is busy or failing; {_AGAIN}"
-        else:
-            why = "was not expected to; check that nothing stands between the node plugin and the API server"
-        raise Unavailable(f"the API server at {self} answers {status} for {resource}: it {why}")
+        if status == http.client.TOO_MANY_REQUESTS or status >= http.client.INTERNAL_SERVER_ERROR:
+            raise Unavailable(f"{where} is busy or failing ({status} for {resource}); {_AGAIN}")
+        raise Unavailable(
+            f"{where} was not expected to answer {status} for {resource}; check that nothing stands between "
+            "the node plugin and the API server"
+        )
 
 
 class _Received:

@@ -58,25 +58,18 @@ class OnePodWithVolumes:
     def _refuse_beside_another(self, pod: str) -> None:
         for path in self._volumes.target_paths():
             other = pod_directory(path)
-            if other is not None and other != pod:
-                raise FailedPrecondition(_refusal(path, Path(other)))
-
-
-def _refusal(target_path: str, other: Path) -> str:
-    """Why ``target_path``, of the pod with directory ``other``, is in the way, and what to do."""
-    volume = target_path.removeprefix(f"{other}/volumes/kubernetes.io~csi/").partition("/")[0]
-    found = f"volume {volume[:80]} of the pod with uid {other.name[:64]} is published on this node"
-    reason = (
-        "cloud-api-adaptor would attach it to this pod's VM, too, so one pod with volumes at a time can run "
-        "on a node"
-    )
-    if other.is_dir():
-        advice = (
-            "this pod starts when the other is gone; better, keep them on different nodes (anti-affinity)"
-        )
-    else:
-        advice = (
-            f"that pod's directory {str(other)[:200]} is gone, so kubelet will not unpublish it: make sure "
-            "that its VM is gone, then remove the record"
-        )
-    return f"{found}, and {reason}; {advice} (docs/one-pod-per-node.md)"
+            if other is None or other == pod:
+                continue
+            volume = path.removeprefix(other).split("/")[3]
+            what = f"volume {volume[:80]} of the pod with uid {Path(other).name[:64]}"
+            if Path(other).is_dir():
+                raise FailedPrecondition(
+                    f"{what} is published on this node, and cloud-api-adaptor would attach it to this pod's "
+                    "VM, too, so one pod with volumes at a time can run on a node; this pod starts when the "
+                    "other is gone; better, keep them on different nodes (docs/one-pod-per-node.md)"
+                )
+            raise FailedPrecondition(
+                f"{what} is published on this node, and cloud-api-adaptor would attach it to this pod's VM, "
+                f"too; that pod's directory {other[:200]} is gone, so kubelet will not unpublish it: make "
+                "sure that its VM is gone, then remove the record (docs/one-pod-per-node.md)"
+            )
