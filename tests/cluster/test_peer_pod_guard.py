@@ -19,9 +19,10 @@ from tests.unit.deploy.chart import objects
 from tests.unit.driver.rig import refused
 
 _Code = grpc.StatusCode
-_NAMESPACE = "guarded"
+_NAMESPACE, _PLUGIN_NAMESPACE = "guarded-pods", "guarded-plugin"
+"""Of the pods, and, for the chart, of the node plugin: other tests have the usual one."""
 _NODE = "confidential-csi-node"
-"""The chart's namespace, service account and ClusterRole of the node plugin."""
+"""The chart's service account and ClusterRole of the node plugin."""
 
 
 @contextmanager
@@ -29,12 +30,11 @@ def _granted(control_plane: ControlPlane) -> Iterator[None]:
     """What the chart has for the node plugin's account, and a namespace for pods."""
     api = control_plane.api
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-    own = [
-        entry for entry in objects("local") if entry["kind"] in kinds and entry["metadata"]["name"] == _NODE
-    ]
+    rendered = objects("local", f'namespaces.node="{_PLUGIN_NAMESPACE}"')
+    own = [entry for entry in rendered if entry["kind"] in kinds and entry["metadata"]["name"] == _NODE]
     assert [entry["kind"] for entry in own] == list(kinds)
-    for name in (_NODE, _NAMESPACE):
-        control_plane.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    for name in (_PLUGIN_NAMESPACE, _NAMESPACE):
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for entry in own:
         control_plane.apply(json.dumps(entry))
     for name, handler in (("peer", "kata-remote"), ("local-vm", "kata-qemu")):
@@ -50,7 +50,7 @@ def _granted(control_plane: ControlPlane) -> Iterator[None]:
     yield
     control_plane.kubectl("delete", "runtimeclass", "peer", "local-vm")
     control_plane.kubectl("delete", "clusterrole,clusterrolebinding", _NODE)
-    control_plane.kubectl("delete", "namespace", _NODE, _NAMESPACE, "--wait")
+    control_plane.kubectl("delete", "namespace", _PLUGIN_NAMESPACE, _NAMESPACE, "--wait=false")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def node(control_plane: ControlPlane) -> Iterator[NodeProcess]:
     """The real node plugin, as a pod of the cluster would run it."""
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(control_plane.port)}
     with _granted(control_plane), temporary_folder() as folder, tempfile.TemporaryDirectory() as account:
-        (Path(account) / "token").write_text(control_plane.token(_NODE, _NODE))
+        (Path(account) / "token").write_text(control_plane.token(_NODE, _PLUGIN_NAMESPACE))
         (Path(account) / "ca.crt").write_bytes(control_plane.authority.pair.certificate.read_bytes())
         options = ("--peer-pod-handlers=kata-remote", f"--service-account={account}")
         with NodeProcess(folder, *options, environment=environment) as process:
