@@ -82,8 +82,8 @@ class KubernetesApi:
                 f"the certificate of the API server at {self} is not for that host, or not of the authority "
                 f"in {self.credentials / 'ca.crt'} ({error.verify_message}); check the cluster's certificates"
             ) from error
-        except OSError as error:
-            why = error.strerror or type(error).__name__
+        except (OSError, UnicodeError) as error:  # the latter for a name that can't be looked up
+            why = getattr(error, "strerror", None) or type(error).__name__
             raise Unavailable(f"the API server at {self} can't be reached ({why}); {_AGAIN}") from error
         status, document = _parsed(received, resource)
         return self._judged(status, document, resource)

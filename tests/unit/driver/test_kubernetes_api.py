@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,6 +11,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from driver.errors import Unavailable
 from driver.kubernetes_api import KubernetesApi, NotInCluster
@@ -163,6 +166,36 @@ def test_an_answer_to_rely_on_is_none_of_these(
     assert len(cluster.asked) == 1, "no second try: kubelet repeats its call"
 
 
+_HEADS = st.sampled_from(
+    [b"", b"Content-Length: 2\r\n", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n"]
+)
+_ANSWERS = st.binary(max_size=200) | st.builds(
+    lambda code, head, more, body: b"HTTP/1.1 %d x\r\n%s%s\r\n%s" % (code, head, more, body),
+    st.integers(0, 1000),
+    _HEADS,
+    st.binary(max_size=40),
+    st.binary(max_size=40) | st.sampled_from([b"{}", b"2\r\n{}\r\n0\r\n\r\n", b"-5\r\n{}", b"[[[["]),
+)
+
+
+@pytest.fixture(scope="module")
+def odd(authority: Authority) -> Iterator[ClusterApi]:
+    with cluster_api(authority) as api:
+        yield api
+
+
+@settings(max_examples=100, deadline=None)
+@given(_ANSWERS)
+def test_whatever_a_server_sends_is_an_object_or_unavailable(odd: ClusterApi, content: bytes) -> None:
+    odd.fault = _raw(content)
+    try:
+        found = _get(_client(odd))
+    except Unavailable as error:
+        assert len(str(error).encode()) < 700
+    else:
+        assert found is None or isinstance(found, dict)
+
+
 def test_an_object_of_the_largest_size_is_read(cluster: ClusterApi) -> None:
     largest = b'{"a":"' + b"x" * (_LIMIT - 300) + b'"}'
     cluster.fault = _status(200, largest)
@@ -174,6 +207,23 @@ def test_a_server_that_is_not_there_is_told(cluster: ClusterApi) -> None:
         unserved.bind((HOST, 0))
         client = KubernetesApi(HOST, unserved.getsockname()[1], cluster.credentials)
         assert "can't be reached" in _fails(client)
+    assert "can't be reached" in _fails(_client(cluster, "x" * 64)), "no name that could be looked up"
+
+
+def test_a_server_without_tls_is_told(cluster: ClusterApi) -> None:
+    with closing(socket.create_server((HOST, 0))) as plain:
+
+        def greet() -> None:
+            connection, _ = plain.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+                connection.recv(65536)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        client = KubernetesApi(HOST, plain.getsockname()[1], cluster.credentials)
+        assert "can't be reached" in _fails(client)
+        thread.join()
 
 
 def test_a_server_that_says_nothing_is_given_up(cluster: ClusterApi) -> None:
