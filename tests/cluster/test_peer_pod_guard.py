@@ -19,10 +19,9 @@ from tests.unit.deploy.chart import objects
 from tests.unit.driver.rig import refused
 
 _Code = grpc.StatusCode
-_NAMESPACE, _PLUGIN_NAMESPACE = "guarded-pods", "guarded-plugin"
-"""Of the pods, and, for the chart, of the node plugin: other tests have the usual one."""
-_NODE = "confidential-csi-node"
-"""The chart's service account and ClusterRole of the node plugin."""
+_NAMESPACE = "guarded-pods"
+_CHARTS_NAME, _NODE = "confidential-csi-node", "guarded-plugin"
+"""Namespace, service account and ClusterRole of the node plugin; other tests may have the chart's own."""
 
 
 @contextmanager
@@ -30,13 +29,16 @@ def _granted(control_plane: ControlPlane) -> Iterator[None]:
     """What the chart has for the node plugin's account, and a namespace for pods."""
     api = control_plane.api
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-    rendered = objects("local", f'namespaces.node="{_PLUGIN_NAMESPACE}"')
-    own = [entry for entry in rendered if entry["kind"] in kinds and entry["metadata"]["name"] == _NODE]
+    own = [
+        entry
+        for entry in objects("local")
+        if entry["kind"] in kinds and entry["metadata"]["name"] == _CHARTS_NAME
+    ]
     assert [entry["kind"] for entry in own] == list(kinds)
-    for name in (_PLUGIN_NAMESPACE, _NAMESPACE):
+    for name in (_NODE, _NAMESPACE):
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for entry in own:
-        control_plane.apply(json.dumps(entry))
+        control_plane.apply(json.dumps(entry).replace(_CHARTS_NAME, _NODE))
     for name, handler in (("peer", "kata-remote"), ("local-vm", "kata-qemu")):
         api.create(
             {
@@ -50,7 +52,7 @@ def _granted(control_plane: ControlPlane) -> Iterator[None]:
     yield
     control_plane.kubectl("delete", "runtimeclass", "peer", "local-vm")
     control_plane.kubectl("delete", "clusterrole,clusterrolebinding", _NODE)
-    control_plane.kubectl("delete", "namespace", _PLUGIN_NAMESPACE, _NAMESPACE, "--wait=false")
+    control_plane.kubectl("delete", "namespace", _NODE, _NAMESPACE, "--wait=false")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def node(control_plane: ControlPlane) -> Iterator[NodeProcess]:
     """The real node plugin, as a pod of the cluster would run it."""
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(control_plane.port)}
     with _granted(control_plane), temporary_folder() as folder, tempfile.TemporaryDirectory() as account:
-        (Path(account) / "token").write_text(control_plane.token(_NODE, _PLUGIN_NAMESPACE))
+        (Path(account) / "token").write_text(control_plane.token(_NODE, _NODE))
         (Path(account) / "ca.crt").write_bytes(control_plane.authority.pair.certificate.read_bytes())
         options = ("--peer-pod-handlers=kata-remote", f"--service-account={account}")
         with NodeProcess(folder, *options, environment=environment) as process:
