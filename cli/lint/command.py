@@ -31,11 +31,11 @@ _SHOWN: Final = 10
     help="The cloud of StorageClasses that do not tell theirs: the controller's --provider.",
 )
 @click.option(
-    "--peer-pod-runtime-class",
-    "peer_pod_classes",
-    metavar="NAME",
-    multiple=True,
-    help="A RuntimeClass of peer pods that is not called kata-remote; can be repeated.",
+    "--peer-pod-handlers",
+    metavar="NAMES",
+    default="kata-remote",
+    show_default=True,
+    help="Handlers of the RuntimeClasses that start peer pods, separated by commas, as for the node plugin.",
 )
 @output_option
 @click.pass_context
@@ -45,7 +45,7 @@ def lint(
     files: tuple[str, ...],
     explain: str | None,
     provider: str,
-    peer_pod_classes: tuple[str, ...],
+    peer_pod_handlers: str,
     output: OutputFormat,
 ) -> None:
     """Find mistakes in manifests, Helm values and volume policies.
@@ -61,7 +61,7 @@ def lint(
         return
     if not files:
         raise click.UsageError("name at least one FILE, or - for standard input")
-    context.exit(_lint(files, provider, frozenset(peer_pod_classes), output))
+    context.exit(_lint(files, provider, peer_pod_handlers, output))
 
 
 def _explain(rule_id: str, output: OutputFormat) -> None:
@@ -76,15 +76,14 @@ def _explain(rule_id: str, output: OutputFormat) -> None:
         click.echo(textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False))
 
 
-def _lint(
-    files: tuple[str, ...], provider: str, peer_pod_classes: frozenset[str], output: OutputFormat
-) -> int:
+def _lint(files: tuple[str, ...], provider: str, peer_pod_handlers: str, output: OutputFormat) -> int:
     try:
         # Here, so that the command's help needs none of what only some installations have.
         from cli.lint.check import check_sources  # noqa: PLC0415
         from cli.lint.clouds import Clouds  # noqa: PLC0415
         from cli.lint.context import Context  # noqa: PLC0415
         from cli.lint.sources import Source, read_sources  # noqa: PLC0415
+        from driver.peer_pods import handlers_in  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"lint needs the Python package {error.name}: pip install '.[cli]' in a clone brings it"
@@ -92,7 +91,10 @@ def _lint(
     clouds = Clouds(provider)
     if provider and provider not in clouds.known:
         raise click.UsageError(f"no provider {provider!r} is known; known: {', '.join(sorted(clouds.known))}")
-    lint_context = Context(clouds, peer_pod_classes)
+    try:
+        lint_context = Context(clouds, handlers_in(peer_pod_handlers))
+    except ValueError as error:
+        raise click.UsageError(f"--peer-pod-handlers: {error}") from None
     unreadable = []
     sources = []
     for source in read_sources(files):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from cli.lint.clouds import Clouds
 from cli.lint.cluster import Cluster
 from cli.lint.findings import Place, Report
 from cli.lint.located import Block, Manifest
+
+#: Of cloud-api-adaptor, as it installs it.
+PEER_POD_HANDLER: Final = "kata-remote"
 
 
 @dataclass
@@ -15,8 +19,8 @@ class Context:
     """The objects, the clouds' rules and the report."""
 
     clouds: Clouds
-    peer_pod_classes: frozenset[str] = frozenset()
-    """RuntimeClasses that are peer pods because the caller says so."""
+    peer_pod_handlers: frozenset[str] = frozenset({PEER_POD_HANDLER})
+    """Handlers of RuntimeClasses that start peer pods, as the node plugin is told them."""
     cluster: Cluster = field(default_factory=Cluster)
     report: Report = field(default_factory=Report)
 

@@ -228,12 +228,12 @@ _PODS = (
         "runtime-class",
         "A pod with a volume of this driver must be a peer pod. Outside of a PodVM nobody mounts the volume: "
         "the container writes to an empty directory of the worker, in the clear, and loses it.",
-        "Set runtimeClassName: kata-remote.",
+        "Set runtimeClassName to one whose handler starts peer pods: kata-remote.",
     ),
     _warning(
         "runtime-class-unknown",
         "It is not known here whether this RuntimeClass is one of peer pods.",
-        "Give its manifest, too, or name it with --peer-pod-runtime-class.",
+        "Give its manifest, too; --peer-pod-handlers names other handlers than kata-remote.",
     ),
     _error(
         "sub-path",

@@ -1,4 +1,4 @@
-"""Whether a RuntimeClass is one of peer pods."""
+"""Whether a RuntimeClass is one of peer pods: by its handler, as the node plugin's guard tells it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Final
 from cli.lint.context import Context
 from cli.lint.located import text_at
 
-#: Kata's handler for VMs beside the node, in every name that kata-deploy and cloud-api-adaptor give it.
-_PEER_POD: Final = re.compile(r"(?:.*[-_.])?remote(?:[-_.].*)?", re.ASCII)
 #: Handlers that run containers or VMs on the node itself.
 _LOCAL: Final = re.compile(
     r"runc|crun|youki|runsc|gvisor|nvidia.*|wasm.*|spin.*|kata|kata-runtime|kata-containers|"
@@ -23,12 +21,9 @@ def is_peer_pod(context: Context, name: str, near: str) -> bool | None:
 
     Where the RuntimeClass itself was given, its handler decides; ``near`` is the file of the pod.
     """
-    if name in context.peer_pod_classes:
-        return True
     runtime_class = context.cluster.find("RuntimeClass", name, near)
     if runtime_class is not None:
-        handler = text_at(runtime_class.body, "handler")
-        return handler in context.peer_pod_classes or _PEER_POD.fullmatch(handler) is not None
-    if _PEER_POD.fullmatch(name):
-        return True
+        return text_at(runtime_class.body, "handler") in context.peer_pod_handlers
+    if name in context.peer_pod_handlers:
+        return True  # a RuntimeClass usually has the name of its handler
     return False if _LOCAL.fullmatch(name) else None

@@ -45,6 +45,7 @@ def test_the_exit_code_tells_errors_from_warnings_from_files_that_cannot_be_read
     assert "encryption-incomplete" in missing.stdout
     assert run().exit_code == 2
     assert run("--provider", "gcp", _RIGHT).exit_code == 2
+    assert run("--peer-pod-handlers", "Kata Remote", _RIGHT).exit_code == 2
 
 
 def test_a_finding_says_where_what_and_how_to_fix_it() -> None:
@@ -149,7 +150,7 @@ def test_of_a_directory_templates_and_hidden_files_are_left_out(tmp_path: Path) 
 
 
 def test_options_tell_what_manifests_do_not() -> None:
-    assert findings(_WARNED, "--peer-pod-runtime-class", "isolated-vm") == []
+    assert findings(_WARNED, "--peer-pod-handlers", "kata-remote,isolated-vm") == []
     size = CORPUS / "classes" / "right-without-cloud.yaml"
     assert findings(size, "--provider", "libvirt") == [(size.name, 18, "size-rounded")]
 

@@ -103,8 +103,7 @@ def test_the_nearest_object_is_in_the_same_file_then_directory_then_above() -> N
     ("name", "expected"),
     [
         ("kata-remote", True),
-        ("kata-remote-tdx", True),
-        ("remote", True),
+        ("kata-remote-tdx", None),
         ("kata", False),
         ("kata-qemu", False),
         ("kata-qemu-snp", False),
