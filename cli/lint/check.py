@@ -14,8 +14,9 @@ from cli.lint.findings import Place
 from cli.lint.installation import check_csi_driver
 from cli.lint.keys import check_keys
 from cli.lint.located import Block, Items, Malformed, Manifest, block_at
-from cli.lint.pods import KINDS as POD_KINDS
-from cli.lint.pods import PodTemplate, check_pod, check_shared_claims, pod_template, template_claims
+from cli.lint.pod_templates import KINDS as POD_KINDS
+from cli.lint.pod_templates import PodTemplate, pod_template, template_claims
+from cli.lint.pods import check_pod, check_shared_claims
 from cli.lint.policies import check_config_map, check_pod_initdata, check_toml
 from cli.lint.snapshots import check_snapshot, check_snapshot_class, check_snapshot_content
 from cli.lint.sources import Source

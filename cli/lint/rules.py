@@ -235,6 +235,18 @@ _PODS = (
         "It is not known here whether this RuntimeClass is one of peer pods.",
         "Give its manifest, too; --peer-pod-handlers names other handlers than kata-remote.",
     ),
+    _warning(
+        "plain-volume",
+        "The volume is not encrypted: the host can read and change what is on it. The guest refuses it, "
+        "unless a volume policy, in the initdata or the image, says that the place is not encrypted.",
+        "Use a StorageClass with encrypt-type and kbs-key-id, or a policy for the place (docs/policy.md).",
+    ),
+    _error(
+        "policy-refuses",
+        "The volume policy in the pod's own initdata refuses this volume at this place, so the container "
+        "would not start.",
+        "Make policy, StorageClass and mountPath agree; 'confidential-csi policy for' writes the policy.",
+    ),
     _error(
         "sub-path",
         "A part of a volume can't be mounted: cloud-api-adaptor skips subPath, and the agent refuses it.",
