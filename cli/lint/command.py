@@ -19,6 +19,12 @@ _SHOWN: Final = 10
 """Of what was not checked."""
 
 
+class _CannotWork(click.ClickException):
+    """Nothing could be checked: not to be taken for an error in a manifest."""
+
+    exit_code = UNREADABLE
+
+
 @click.command()
 @click.argument("files", metavar="FILE...", type=click.Path(), nargs=-1)
 @click.option(
@@ -84,11 +90,15 @@ def _lint(files: tuple[str, ...], provider: str, peer_pod_handlers: str, output:
         from cli.lint.context import Context  # noqa: PLC0415
         from cli.lint.sources import Source, read_sources  # noqa: PLC0415
         from driver.peer_pods import handlers_in  # noqa: PLC0415
+        from providers.errors import ConfigurationError  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise click.ClickException(
+        raise _CannotWork(
             f"lint needs the Python package {error.name}: pip install '.[cli]' in a clone brings it"
         ) from None
-    clouds = Clouds(provider)
+    try:
+        clouds = Clouds(provider)
+    except ConfigurationError as error:
+        raise _CannotWork(str(error)) from None
     if provider and provider not in clouds.known:
         raise click.UsageError(f"no provider {provider!r} is known; known: {', '.join(sorted(clouds.known))}")
     try:

@@ -48,6 +48,19 @@ def test_the_exit_code_tells_errors_from_warnings_from_files_that_cannot_be_read
     assert run("--peer-pod-handlers", "Kata Remote", _RIGHT).exit_code == 2
 
 
+def test_an_installation_without_its_packages_is_told_what_to_install() -> None:
+    program = "import sys; sys.modules['yaml'] = None; from cli.main import main; main()"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, "lint", str(_RIGHT)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert "lint needs the Python package yaml: pip install '.[cli]'" in finished.stderr
+
+
 def test_a_finding_says_where_what_and_how_to_fix_it() -> None:
     result = run(_WRONG)
     (line,) = (line for line in result.stdout.splitlines() if f"{_WRONG}:8 " in line)
