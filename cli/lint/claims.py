@@ -21,11 +21,7 @@ def check_claim(context: Context, claim: Claim) -> None:
     """All rules of a claim, with its class where that was given."""
     belongs = context.cluster.belongs(claim)
     if belongs is Belongs.UNKNOWN:
-        name = class_name(claim)
-        context.report.not_checked(
-            f"{claim.manifest.subject}: its StorageClass "
-            + (f"{name!r} was not given" if name else "is the default one, which was not given")
-        )
+        context.report.not_checked(f"{claim.manifest.subject}: {_missing(claim)} was not given")
     if belongs is not Belongs.OURS:
         return
     manifest = claim.manifest
@@ -44,6 +40,13 @@ def check_claim(context: Context, claim: Claim) -> None:
             "volumeAttributesClassName",
             f"VolumeAttributesClass {name!r} belongs to another driver",
         )
+
+
+def _missing(claim: Claim) -> str:
+    name = class_name(claim)
+    if text_at(claim.spec, "volumeName") or name == "":
+        return "its PersistentVolume"
+    return "the default StorageClass" if name is None else f"its StorageClass {name!r}"
 
 
 def check_access(context: Context, manifest: Manifest, spec: Block) -> None:
@@ -139,15 +142,11 @@ def _check_source(context: Context, claim: Claim, facts: ClassFacts | None) -> N
 def _difference(source: ClassFacts, source_claim: Claim, copy: ClassFacts) -> str:
     """Why a volume of the class ``copy`` can't start as a copy; empty if it can, or nothing tells."""
     if source.encrypted != copy.encrypted:
-        return (
-            "is encrypted, and the copy would not be"
-            if source.encrypted
-            else ("is not encrypted, and the copy would be")
-        )
-    if (source.fs_type or DEFAULT_FS_TYPE) != (copy.fs_type or DEFAULT_FS_TYPE):
-        return (
-            f"is {source.fs_type or DEFAULT_FS_TYPE}, and the copy would be {copy.fs_type or DEFAULT_FS_TYPE}"
-        )
+        is_now, would_be = ("", "not ") if source.encrypted else ("not ", "")
+        return f"is {is_now}encrypted, and the copy would {would_be}be"
+    fs_types = [facts.fs_type or DEFAULT_FS_TYPE for facts in (source, copy)]
+    if len(set(fs_types)) > 1:
+        return f"is {fs_types[0]}, and the copy would be {fs_types[1]}"
     if not copy.encrypted or is_template(copy.key_id):
         return ""
     names = {
@@ -158,4 +157,4 @@ def _difference(source: ClassFacts, source_claim: Claim, copy: ClassFacts) -> st
         key_id = expand_key_path(source.key_id, names)
     except InvalidArgument:
         return ""
-    return f"has the key {key_id}, and the copy would have {copy.key_id}" if key_id != copy.key_id else ""
+    return "" if key_id == copy.key_id else f"has the key {key_id}, and the copy would have {copy.key_id}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cli.lint.context import Context
 from cli.lint.findings import Place
-from cli.lint.located import Block, Items, Manifest, block_at
+from cli.lint.located import Block, Items, Manifest
 from cli.pod_policy import DRIVER
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.parameters import CLOUD_PROVIDER, looks_like_credential, nearest
@@ -68,7 +68,8 @@ def values_of_ours(document: Block) -> Block | None:
 def check_values(context: Context, file: str, values: Block) -> None:
     """All rules of a values file, but for those of the classes, which are :func:`classes_of`."""
     if _is_old_chart(values):
-        if block_at(values, "cdh").get("enabled") is not False and "cdh" in values:
+        settings = values.get("cdh")
+        if isinstance(settings, Block) and settings.get("enabled") is not False:
             context.report.add(
                 ProblemKind.NO_EFFECT,
                 Place(file, values.key_lines["cdh"]),

@@ -74,13 +74,13 @@ def _class_key(
     line = block_at(manifest.body, "parameters").line_of(KBS_KEY_ID)
     volumes = frozenset(claim.identity for claim in claims)
     use = _Use(manifest, line, volumes, is_open=not claims or any(claim.is_template for claim in claims))
-    if _VOLUME in key_id or (use.volumes and not use.is_open and len(use.volumes) == 1 and _NAME in key_id):
+    if not any(one in key_id for one in (_NAMESPACE, _NAME, _VOLUME)):
+        uses.setdefault(key_id, []).append(use)
+        return
+    if _VOLUME in key_id or (not use.is_open and len(use.volumes) == 1):
         return
     if _NAME not in key_id:
-        # By namespaces only, or literal: of the first kind each namespace could have one claim.
-        if _NAMESPACE not in key_id:
-            uses.setdefault(key_id, []).append(use)
-        elif use.is_open or len({namespace for _, namespace, _ in use.volumes}) < len(use.volumes):
+        if use.is_open or len({namespace for _, namespace, _ in use.volumes}) < len(use.volumes):
             _note(context, use, "all volumes of a namespace have one key; add ${pvc.name}")
     elif _NAMESPACE not in key_id:
         _note(context, use, "claims of one name in several namespaces have one key; add ${pvc.namespace}")

@@ -20,6 +20,8 @@ from cli.lint.sources import Source, read_sources
 CORPUS = Path(__file__).parent / "corpus"
 FILES = sorted(path for path in CORPUS.rglob("*") if path.is_file())
 
+CLOUDS = Clouds()
+
 _EXPECTED = re.compile(r"# expect: ([a-z-]+(?:, [a-z-]+)*)$")
 
 
@@ -35,7 +37,7 @@ def expected(path: Path) -> list[tuple[int, str]]:
 
 def checked(*names: str) -> Context:
     """What lint knows after it has read these files."""
-    context = Context(Clouds())
+    context = Context(CLOUDS)
     sources = list(read_sources(names))
     check_sources(context, [source for source in sources if isinstance(source, Source)])
     return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import gzip
 import tomllib
 from pathlib import Path
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 import cli
 from cli.lint import helm_values
 from cli.lint.check import check_sources
-from cli.lint.clouds import Clouds
 from cli.lint.context import Context
 from cli.lint.located import Block
 from cli.lint.nearest_object import NearestObject
@@ -27,7 +27,7 @@ from cli.lint.yaml_reader import read_documents
 from cli.quantity import parse_bytes, shown
 from driver.errors import InvalidArgument
 from driver.parameters import parse_parameters
-from providers.registry import installed_class_rules
+from tests.lint.test_corpus import CLOUDS, FILES
 
 _TOP = Path(cli.__file__).parents[1]
 _VALUES: dict[str, Any] = yaml.safe_load(
@@ -36,7 +36,7 @@ _VALUES: dict[str, Any] = yaml.safe_load(
 
 
 def check(text: str, name: str = "file.yaml") -> list[tuple[int, str]]:
-    context = Context(Clouds())
+    context = Context(CLOUDS)
     check_sources(context, [Source(name, text.encode(), is_named=True)])
     return sorted((one.place.line, str(one.rule.id)) for one in context.report.findings)
 
@@ -115,7 +115,7 @@ def test_the_nearest_object_is_in_the_same_file_then_directory_then_above() -> N
     ],
 )
 def test_runtime_classes_by_name(name: str, expected: bool | None) -> None:
-    assert is_peer_pod(Context(Clouds()), name, "file") is expected
+    assert is_peer_pod(Context(CLOUDS), name, "file") is expected
 
 
 # Lines of TOML
@@ -228,7 +228,7 @@ def test_values_of_other_charts_are_left_alone(text: str) -> None:
 
 
 def test_a_value_that_looks_like_a_secret_is_never_in_a_message() -> None:
-    context = Context(Clouds())
+    context = Context(CLOUDS)
     text = "provider: aws\nclusterId: 5\nlogLevel: hunter2\naws: {roleArn: hunter2, region: [hunter2]}\n"
     check_sources(context, [Source("values.yaml", text.encode(), is_named=True)])
     assert len(context.report.findings) == 4
@@ -274,7 +274,7 @@ def test_a_class_is_clean_exactly_if_the_driver_parses_it(parameters: dict[str, 
         "provisioner": "caa-csi-block.csi.confidentialcontainers.io",
         "parameters": parameters,
     }
-    context = Context(Clouds())
+    context = Context(CLOUDS)
     check_sources(context, [Source("a.yaml", yaml.safe_dump(manifest).encode(), is_named=True)])
     errors = {
         one.rule.id
@@ -282,7 +282,7 @@ def test_a_class_is_clean_exactly_if_the_driver_parses_it(parameters: dict[str, 
         # What the capability, and not a parameter, is refused for.
         if one.rule.severity == "error" and one.rule.id != "file-system"
     }
-    known = installed_class_rules()
+    known = CLOUDS.known
     rules = context.clouds.rules_for(parameters)
     for provider in [rules] if context.clouds.is_known(rules) else known.values():
         try:
@@ -291,3 +291,44 @@ def test_a_class_is_clean_exactly_if_the_driver_parses_it(parameters: dict[str, 
             assert errors or "fsType" in str(error), (provider.name, str(error))
         else:
             assert not errors, provider.name
+
+
+# Manifests that nobody wrote: one value of the corpus exchanged for something else
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += _paths(inner, (*path, key))
+    return found
+
+
+def _documents() -> list[Any]:
+    found = []
+    for path in FILES:
+        if path.suffix == ".yaml" and path.parent.name != "yaml":
+            found.append(list(yaml.safe_load_all(path.read_text())))
+    return found
+
+
+_DOCUMENTS = _documents()
+_ANYTHING: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1, 1.5, "", "x", [], {}, [None], [{}], {"a": None}, [[]], "9" * 5000]
+)
+
+
+@given(st.data())
+def test_no_manifest_is_too_odd(data: st.DataObject) -> None:
+    documents = copy.deepcopy(data.draw(st.sampled_from(_DOCUMENTS)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(_paths(documents)))
+        parent: Any = documents
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] = copy.deepcopy(data.draw(_ANYTHING))
+    text = yaml.safe_dump_all(documents)
+    context = Context(CLOUDS)
+    check_sources(context, [Source("a.yaml", text.encode(), is_named=True)])
+    lines = len(text.splitlines())
+    assert all(1 <= one.place.line <= lines for one in context.report.findings)
