@@ -17,7 +17,7 @@ from cli.lint.located import Block, Items, Malformed, Manifest, block_at
 from cli.lint.pod_templates import KINDS as POD_KINDS
 from cli.lint.pod_templates import PodTemplate, pod_template, template_claims
 from cli.lint.pods import check_pod, check_shared_claims
-from cli.lint.policies import check_config_map, check_pod_initdata, check_toml
+from cli.lint.policies import check_config_map, check_pod_initdata, check_toml, check_yaml_policy
 from cli.lint.snapshots import check_snapshot, check_snapshot_class, check_snapshot_content
 from cli.lint.sources import Source
 from cli.lint.storage_classes import check_attributes_class, check_storage_class
@@ -69,6 +69,7 @@ def _take(context: Context, file: str, document: Block) -> None:
     """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours."""
     kind = document.get("kind")
     if not isinstance(kind, str):
+        check_yaml_policy(context, file, document)
         values = helm_values.values_of_ours(document)
         if values is not None:
             helm_values.check_values(context, file, values)

@@ -14,7 +14,7 @@ from agent.policy_schema import parse_policy
 from agent.policy_source import POLICY_FILE
 from cli.lint.context import Context
 from cli.lint.findings import Place
-from cli.lint.located import Manifest, block_at
+from cli.lint.located import Block, Manifest, block_at
 from cli.lint.toml_lines import line_of
 
 INITDATA_ANNOTATIONS: Final = (
@@ -41,6 +41,18 @@ def check_toml(context: Context, file: str, text: bytes, *, only_known: bool) ->
         _check_initdata(context, file, text, 1, "initdata")
     elif not only_known or fields & _POLICY_FIELDS or (document is None and _POLICY_TEXT.search(text)):
         check_policy(context, file, text, 0, _SUBJECT)
+
+
+def check_yaml_policy(context: Context, file: str, document: Block) -> None:
+    """A policy that somebody wrote in YAML: the guest reads TOML only."""
+    volumes = document.get("volumes")
+    if "version" in document and isinstance(volumes, Block) and any(one.startswith("/") for one in volumes):
+        context.report.add(
+            "policy-invalid",
+            Place(file, document.key_lines["volumes"]),
+            _SUBJECT,
+            'this is a volume policy in YAML; the guest reads TOML: [volumes."/path"] and key = "..."',
+        )
 
 
 def check_config_map(context: Context, manifest: Manifest) -> None:
