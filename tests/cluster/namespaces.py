@@ -1,8 +1,8 @@
 """Namespaces in which a worker node runs beside everything else, and which take all of it along at their end.
 
-Processes, mounts and network are the worker's own; what it keeps below ``/run`` and ``/var`` is in its folder.
-The one process that holds the namespaces waits for the end of its standard input: when the test run ends, even
-by SIGKILL, the kernel ends kubelet, containerd and all containers.
+Processes, mounts and network are the worker's own; what it keeps below ``/run`` and ``/var`` is in its
+folder. The one process that holds the namespaces waits for the end of its standard input: when the test run
+ends, even by SIGKILL, the kernel ends kubelet, containerd and all containers.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ ip address add "$service/32" dev lo
 echo ready
 exec cat >/dev/null
 """.format(tunables=" ".join(_TUNABLES))
+
+
+class CommandFailed(RuntimeError):
+    """A command in the worker failed; what it printed is in the message."""
 
 
 class Namespaces:
@@ -109,9 +113,7 @@ class Namespaces:
         # It is the end of nsenter that ends what it started.
         return [*enter, "--wd=/", "setpriv", "--pdeathsig", "KILL", *arguments]
 
-    def start(
-        self, log: str, *arguments: str | Path, environment: Mapping[str, str] | None = None
-    ) -> Inside:
+    def start(self, log: str, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> Inside:
         """Start a program inside; what it prints goes to ``<folder>/<log>.log``."""
         file = self.folder / f"{log}.log"
         with file.open("ab") as stream:
@@ -130,11 +132,12 @@ class Namespaces:
         """Run a program inside to its end; its standard output.
 
         Raises:
-            subprocess.CalledProcessError: it failed; what it printed is in the message.
+            CommandFailed: its exit code is not 0.
         """
-        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=timeout)
+        command = self.command(*arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         if done.returncode:
-            raise RuntimeError(f"{arguments} ended with {done.returncode}: {done.stderr}{done.stdout}")
+            raise CommandFailed(f"{arguments} ended with {done.returncode}: {done.stderr}{done.stdout}")
         return done.stdout
 
     def outside(self, path: str) -> Path:

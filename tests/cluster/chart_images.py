@@ -1,0 +1,55 @@
+"""The images of the chart's pods, and the values by which it uses them.
+
+Our own are built by the Dockerfile; a sidecar's holds the real program that the module proxy gave. Two sidecars
+it does not give: ``tests/peers/node-sidecars`` stands in for node-driver-registrar and livenessprobe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.dockerfile import image_archive
+from tests.cluster.oci import Image, layer_of_files, write_archive
+from tests.cluster.programs import Programs
+from tests.peers import peer_program
+
+_REGISTRY = "confidential-csi.test/"
+_TAG = "0.1.0"
+
+#: The chart's name of a sidecar to its program.
+_SIDECARS = {
+    "provisioner": "csi-provisioner",
+    "attacher": "csi-attacher",
+    "resizer": "csi-resizer",
+    "snapshotter": "csi-snapshotter",
+}
+_STAND_INS = ("registrar", "livenessprobe")
+
+#: Values of the chart.
+VALUES: Mapping[str, str] = {
+    "image.prefix": _REGISTRY,
+    "image.tag": _TAG,
+    "image.pullPolicy": "Never",
+    **{f"sidecars.{name}": f"{_REGISTRY}{name}:{_TAG}" for name in (*_SIDECARS, *_STAND_INS)},
+}
+
+
+def own_images() -> Path:
+    """The archive of our images, of provider ``local``."""
+    images = {"node": "confidential-csi-node", "controller": "confidential-csi-controller"}
+    return image_archive({stage: f"{_REGISTRY}{name}:{_TAG}" for stage, name in images.items()})
+
+
+def sidecar_images(programs: Programs, folder: Path) -> Path:
+    """An archive of the sidecars' images, made in ``folder``."""
+    images = []
+    for name, program in _SIDECARS.items():
+        layer = layer_of_files(folder / f"{name}.tar", {f"/{program}": programs[program]})
+        images.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], [f"/{program}"]))
+    layer = layer_of_files(folder / "stand-ins.tar", {"/node-sidecars": peer_program("node-sidecars")})
+    for name in _STAND_INS:
+        images.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], ["/node-sidecars", name]))
+    archive = folder / "sidecars.tar"
+    write_archive(archive, images)
+    return archive
