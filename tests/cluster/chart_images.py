@@ -1,6 +1,6 @@
 """The images of the chart's pods, and the values by which it uses them.
 
-Our own are built by the Dockerfile; a sidecar's holds the real program that the module proxy gave. Two sidecars
+Our own are built by the Dockerfile; a sidecar's holds the real program that the module proxy gave. Two
 it does not give: ``tests/peers/node-sidecars`` stands in for node-driver-registrar and livenessprobe.
 """
 

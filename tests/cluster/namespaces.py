@@ -38,6 +38,7 @@ done
 for program; do
   mount --bind "$program" "$folder/bin/${{program##*/}}"
 done
+mount -t tmpfs tmpfs "$folder/scratch"
 mount --rbind "$folder/var" /var
 mount --rbind "$folder/run" /run
 mount --make-rshared /
@@ -86,7 +87,7 @@ class Namespaces:
         self.close()
 
     def _hold(self) -> None:
-        for name in ("var/lib", "var/log", "var/tmp", "run", "bin"):
+        for name in ("var/lib", "var/log", "var/tmp", "run", "bin", "scratch"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "var/run").symlink_to("/run")
         for name, value in _TUNABLES.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ _FIGURES_PORT = 10255
 
 _CONTAINERD_SETTINGS = """\
 version = 2
-root = "{folder}/containerd"
+root = "{folder}/scratch/containerd"
 state = "/run/containerd"
 [grpc]
   address = "{socket}"
@@ -110,6 +110,25 @@ class Worker:
         wanted = f'labels."io.kubernetes.pod.uid"=={pod_uid},labels."io.cri-containerd.kind"==sandbox'
         return self._runtime("containers", "ls", "--quiet", wanted).strip()
 
+    def process_status(self, pod: Object, container: str) -> dict[str, str]:
+        """What the kernel says of a container's first process (``/proc/PID/status``)."""
+        statuses = pod["status"]["containerStatuses"]
+        (wanted,) = (one["containerID"] for one in statuses if one["name"] == container)
+        tasks = dict(line.split()[:2] for line in self._runtime("tasks", "ls").splitlines())
+        status = self._inside.run("cat", f"/proc/{tasks[wanted.removeprefix('containerd://')]}/status")
+        return {
+            name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())
+        }
+
+    def container_log(self, pod: Object, container: str) -> Iterator[str]:
+        """The lines that a container of a pod printed, also before it was restarted."""
+        metadata = pod["metadata"]
+        folder = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+        for file in sorted(self.outside(f"/var/log/pods/{folder}/{container}").glob("*.log")):
+            for line in file.read_text().splitlines():
+                # Before each stand its time, stream, and whether it is complete.
+                yield line.split(" ", 3)[3]
+
     def _figures(self, path: str) -> str:
         url = f"http://127.0.0.1:{_FIGURES_PORT}{path}"
         return self._inside.run("busybox", "wget", "-q", "-O", "-", url)
@@ -137,7 +156,10 @@ class Worker:
             )
         )
         containerd = self._inside.start("containerd", "containerd", "--config", settings)
-        until(lambda: _answers(lambda: self._runtime("version")), what=f"containerd works; {containerd.log} says more")
+        until(
+            lambda: _answers(lambda: self._runtime("version")),
+            what=f"containerd works; {containerd.log} says more",
+        )
         busybox = self.folder / "busybox.tar"
         layer = layer_of_files(
             self.folder / "busybox-layer.tar", {"/usr/bin/busybox": Path("/usr/bin/busybox")}

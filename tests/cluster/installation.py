@@ -1,0 +1,162 @@
+"""The chart in a cluster with a real kubelet, installed by Helm as a platform engineer does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster import chart_images
+from tests.cluster.api import Api, Object, until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.worker import PEER_POD_HANDLER, Worker
+from tests.tools.go_programs import go_program
+
+DRIVER = "caa-csi-block.csi.confidentialcontainers.io"
+CONTROLLER_NAMESPACE = "confidential-csi"
+NODE_NAMESPACE = "confidential-csi-node"
+DIRECT_VOLUMES = "/run/kata-containers/shared/direct-volumes"
+PEER_PODS = "/run/peerpod/pods"
+
+_CHART = Path(__file__).parents[2] / "deploy" / "charts" / "confidential-csi"
+_RELEASE = "confidential-csi"
+_DISKS = "/var/disks"
+_DISKS_CLAIM = "disks"
+#: The user of the controller, as the chart has it.
+_CONTROLLER_USER = 65532
+#: What this place needs; all else is the chart's defaults.
+_VALUES = {**chart_images.VALUES, "provider": "local", "local.claimName": _DISKS_CLAIM}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a driver answered, by its own log."""
+
+    method: str
+    volume_id: str
+    code: str
+
+
+class Installation:
+    """The release in one cluster with one worker."""
+
+    def __init__(self, control_plane: ControlPlane, worker: Worker) -> None:
+        self.api: Api = control_plane.api
+        self.worker = worker
+        self._control_plane = control_plane
+
+    def prepare(self) -> None:
+        """What is there before the chart: snapshots' definitions, the peer pods' class, a place for disks."""
+        for definition in self._control_plane.programs.snapshot_crds:
+            self._control_plane.kubectl("create", "-f", str(definition))
+        metadata = {"name": PEER_POD_HANDLER}
+        runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": PEER_POD_HANDLER}
+        self.api.create({**runtime, "metadata": metadata})
+        self.disks.mkdir()
+        os.chown(self.disks, _CONTROLLER_USER, _CONTROLLER_USER)
+
+    @property
+    def disks(self) -> Path:
+        """Where provider ``local`` keeps disks."""
+        return self.worker.outside(_DISKS)
+
+    def disk_size(self, volume: Object) -> int:
+        """How many bytes the disk of a PersistentVolume has."""
+        name = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
+        (disk,) = (file for file in self.disks.rglob("*") if file.is_file() and file.stem == name)
+        return disk.stat().st_size
+
+    def install(self, **values: str) -> None:
+        """``helm install``, and wait until all pods work."""
+        self._helm("install", values)
+        for manifest in _storage_of_disks():
+            self._control_plane.apply(json.dumps(manifest))
+        until(self.is_complete, seconds=180, what="the chart's pods are ready")
+
+    def upgrade(self, **values: str) -> None:
+        """``helm upgrade``, and wait until all pods are new ones that work."""
+        old = {pod["metadata"]["uid"] for pod in self.pods()}
+        self._helm("upgrade", values)
+        until(
+            lambda: self.is_complete() and not old & {pod["metadata"]["uid"] for pod in self.pods()},
+            seconds=180,
+            what="the pods were replaced",
+        )
+
+    def uninstall(self) -> None:
+        """``helm uninstall``, and wait until nothing of it is left but volumes."""
+        self._run_helm("uninstall", _RELEASE, "--wait")
+        until(lambda: not self._namespaces(), what="the chart's namespaces are gone")
+        self.api.delete("PersistentVolume", _DISKS_CLAIM)
+
+    def pods(self) -> list[Object]:
+        """The chart's pods."""
+        return [*self.api.list("Pod", CONTROLLER_NAMESPACE), *self.api.list("Pod", NODE_NAMESPACE)]
+
+    def node_pod(self) -> Object:
+        """The pod of the node plugin."""
+        (pod,) = self.api.list("Pod", NODE_NAMESPACE)
+        return pod
+
+    def is_registered(self) -> bool:
+        """Whether kubelet has told the cluster that the driver is there."""
+        node = self.api.find("CSINode", self.worker.name) or {"spec": {"drivers": None}}
+        drivers = node["spec"]["drivers"] or []
+        return DRIVER in [one["name"] for one in drivers]
+
+    def node_calls(self, volume_id: str) -> list[Call]:
+        """What kubelet asked the node plugin about a volume, oldest first, since its pod was made."""
+        calls = []
+        for line in self.worker.container_log(self.node_pod(), "driver"):
+            entry = json.loads(line)
+            if entry.get("message") == "rpc" and entry.get("volume_id") == volume_id:
+                calls.append(Call(entry["method"].rpartition("/")[2], volume_id, entry["code"]))
+        return calls
+
+    def is_complete(self) -> bool:
+        """Whether all pods of the chart work, and kubelet knows the driver."""
+        pods = self.pods()
+        return len(pods) == 3 and all(map(is_ready, pods)) and self.is_registered()
+
+    def _namespaces(self) -> list[Object]:
+        found = (self.api.find("Namespace", name) for name in (CONTROLLER_NAMESPACE, NODE_NAMESPACE))
+        return [one for one in found if one is not None]
+
+    def _helm(self, verb: str, values: Mapping[str, str]) -> None:
+        settings = [f"--set={name}={value}" for name, value in {**_VALUES, **values}.items()]
+        self._run_helm(verb, _RELEASE, str(_CHART), *settings)
+
+    def _run_helm(self, *arguments: str) -> None:
+        command = [str(go_program("helm")), f"--kubeconfig={self._control_plane.kubeconfig}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}"
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether all containers of a pod work, and it is not about to end."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _storage_of_disks() -> list[Object]:
+    storage = {"storage": "10Gi"}
+    access = {"storageClassName": "", "accessModes": ["ReadWriteMany"]}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": _DISKS_CLAIM},
+            "spec": {**access, "capacity": storage, "hostPath": {"path": _DISKS}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": _DISKS_CLAIM, "namespace": CONTROLLER_NAMESPACE},
+            "spec": {**access, "volumeName": _DISKS_CLAIM, "resources": {"requests": storage}},
+        },
+    ]

@@ -1,0 +1,156 @@
+"""The chart on a worker with the real kubelet: what kubelet asks, and what it leaves for Kata.
+
+Kata is not there: runc serves its runtime class, and the guest's agent is played where a test says so.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import chart_images
+from tests.cluster.api import until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.installation import DIRECT_VOLUMES, PEER_PODS, Installation
+from tests.cluster.peer_pods import PeerPod, VolumeClaim, pod_with_volume
+from tests.cluster.programs import Programs
+from tests.cluster.worker import Worker
+from tests.fakes.podvm import PodVm
+from tests.lab.caa import attach_scan
+
+
+@pytest.fixture(scope="module")
+def cluster(kubernetes: Programs) -> Iterator[Installation]:
+    """A cluster of its own with one worker, and the chart in it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as state, tempfile.TemporaryDirectory() as folder:
+        images = [chart_images.own_images(), chart_images.sidecar_images(kubernetes, Path(folder))]
+        with ControlPlane(kubernetes, Path(state)) as control_plane, Worker(control_plane, images) as worker:
+            installation = Installation(control_plane, worker)
+            installation.prepare()
+            installation.install()
+            yield installation
+
+
+def test_the_chart_runs_and_kubelet_knows_the_driver(cluster: Installation) -> None:
+    """Field case K2."""
+    for pod in cluster.pods():
+        statuses = pod["status"]["containerStatuses"]
+        assert [one["restartCount"] for one in statuses] == [0] * len(statuses), pod["metadata"]["name"]
+    (driver,) = cluster.api.get("CSINode", cluster.worker.name)["spec"]["drivers"]
+    assert driver["nodeID"] == f"node/{cluster.worker.name}"
+
+
+def test_containers_have_the_rights_that_the_chart_says(cluster: Installation) -> None:
+    for pod in cluster.pods():
+        user = pod["spec"]["securityContext"]["runAsUser"]
+        for container in pod["spec"]["containers"]:
+            status = cluster.worker.process_status(pod, container["name"])
+            rights = {name: status[name] for name in ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")}
+            none = "0" * 16
+            assert rights == {"CapEff": none, "CapBnd": none, "NoNewPrivs": "1", "Seccomp": "2"}, container
+            assert status["Uid"].split() == [str(user)] * 4
+
+
+def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: Installation) -> None:
+    claim = VolumeClaim(cluster, "life", "64Mi")
+    pod = PeerPod(cluster, "life", claim)
+    pod.running()
+
+    volume = claim.bound()
+    handle = volume["spec"]["csi"]["volumeHandle"]
+    disk = handle.removeprefix("local:")
+    record = json.loads((pod.record() / "mountInfo.json").read_text())
+    assert record["device"] == record["metadata"]["cloud-volume-path"] == disk
+    assert record["metadata"]["kbs-key-id"] == "default/volume-key/life"
+    assert record["metadata"]["encrypt-type"] == "luks2"
+    assert attach_scan(cluster.worker.outside(DIRECT_VOLUMES)) == [disk]
+    target = cluster.worker.outside(pod.target())
+    assert list(target.iterdir()) == []
+
+    pod.delete()
+    assert list(cluster.worker.outside(DIRECT_VOLUMES).iterdir()) == []
+    asked = [call.method for call in cluster.node_calls(handle) if call.method != "NodeGetVolumeStats"]
+    assert asked == ["NodePublishVolume", "NodeUnpublishVolume"]
+    assert any(disk in file.name for file in cluster.disks.rglob("*"))
+    claim.delete()
+    assert not any(disk in file.name for file in cluster.disks.rglob("*"))
+
+
+def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: Installation) -> None:
+    with pod_with_volume(cluster, "restarts") as (pod, claim):
+        before = pod.running()["status"]["containerStatuses"]
+        record = (pod.record() / "mountInfo.json").stat()
+
+        cluster.worker.restart_kubelet()
+        plugin = cluster.node_pod()["metadata"]
+        cluster.api.delete("Pod", plugin["name"], plugin["namespace"])
+        until(lambda: cluster.is_complete() and cluster.node_pod()["metadata"]["uid"] != plugin["uid"])
+
+        assert pod.running()["status"]["containerStatuses"] == before
+        # Kubelet does not know what was published before, and publishes again: the record stays what it was.
+        now = (pod.record() / "mountInfo.json").stat()
+        assert (now.st_ino, now.st_mtime_ns) == (record.st_ino, record.st_mtime_ns)
+        pod.delete()
+        assert list(cluster.worker.outside(DIRECT_VOLUMES).iterdir()) == []
+        again = PeerPod(cluster, "restarts-again", claim)
+        again.running()
+        assert (again.record() / "mountInfo.json").exists()
+        again.delete()
+
+
+def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: Installation) -> None:
+    claim = VolumeClaim(cluster, "rest", "64Mi")
+    volume = claim.bound()
+    claim.grow("96Mi")
+    until(lambda: "FileSystemResizePending" in claim.conditions(), what="the resizer waits for kubelet")
+    assert cluster.disk_size(volume) == 96 << 20
+    assert claim.size() == "64Mi"
+
+    pod = PeerPod(cluster, "rest", claim)
+    pod.running()
+    assert claim.size() == "96Mi"
+    calls = cluster.node_calls(volume["spec"]["csi"]["volumeHandle"])
+    asked = [call.method for call in calls if call.method != "NodeGetVolumeStats"]
+    assert asked == ["NodePublishVolume", "NodeExpandVolume"]
+    pod.delete()
+    claim.delete()
+
+
+def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(cluster: Installation) -> None:
+    with pod_with_volume(cluster, "use") as (pod, claim):
+        volume = claim.bound()
+        disk = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
+        guest = PodVm(disk_size=lambda _: cluster.disk_size(volume))
+        sandbox = cluster.worker.sandbox_id(pod.uid)
+        guest.mount(disk)
+        with guest.serving(cluster.worker.outside(PEER_PODS), sandbox):
+            (pod.record() / sandbox).touch()  # as Kata's Go runtime does
+            until(lambda: _capacity(cluster, "use") == (64 << 20) - (4 << 20), what="kubelet's figures")
+            claim.grow("96Mi")
+            until(lambda: claim.size() == "96Mi", seconds=180, what="the claim's size")
+            assert ("ResizeVolume", disk, 96 << 20) in guest.calls
+            until(lambda: _capacity(cluster, "use") == (96 << 20) - (4 << 20), what="kubelet's figures")
+        (pod.record() / sandbox).unlink()
+
+
+def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: Installation) -> None:
+    with pod_with_volume(cluster, "upgrade") as (pod, claim):
+        before = pod.running()["status"]["containerStatuses"]
+        cluster.upgrade(logLevel="debug")
+        cluster.uninstall()
+        assert not cluster.is_registered()
+        assert pod.running()["status"]["containerStatuses"] == before
+        assert (pod.record() / "mountInfo.json").exists()
+        cluster.install()
+        assert claim.bound()["status"]["phase"] == "Bound"
+        pod.delete()
+        assert list(cluster.worker.outside(DIRECT_VOLUMES).iterdir()) == []
+
+
+def _capacity(cluster: Installation, claim: str) -> float | None:
+    labels = f'{{namespace="default",persistentvolumeclaim="{claim}"}}'
+    return cluster.worker.figures().get(f"kubelet_volume_stats_capacity_bytes{labels}")
