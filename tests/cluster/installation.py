@@ -63,11 +63,10 @@ class Installation:
         """Where provider ``local`` keeps disks."""
         return self.worker.outside(_DISKS)
 
-    def disk_size(self, volume: Object) -> int:
-        """How many bytes the disk of a PersistentVolume has."""
-        name = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
-        (disk,) = (file for file in self.disks.rglob("*") if file.is_file() and file.stem == name)
-        return disk.stat().st_size
+    def disk(self, volume: Object) -> Path:
+        """The disk of a PersistentVolume, whether or not it is there."""
+        handle: str = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
+        return self.disks / "volumes" / handle / "disk.raw"
 
     def install(self, **values: str) -> None:
         """``helm install``, and wait until all pods work."""

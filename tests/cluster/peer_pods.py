@@ -128,6 +128,8 @@ def pod_with_volume(
     claim = VolumeClaim(cluster, name, size)
     pod = PeerPod(cluster, name, claim)
     pod.running()
-    yield pod, claim
-    pod.delete()
-    claim.delete()
+    try:
+        yield pod, claim
+    finally:
+        pod.delete()
+        claim.delete()

@@ -228,7 +228,6 @@ def _kubelet_settings(cgroup: str) -> Mapping[str, object]:
         "cgroupRoot": cgroup,
         "cgroupsPerQOS": False,
         "enforceNodeAllocatable": [],
-        "localStorageCapacityIsolation": False,
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         # How full the machine is says nothing here.
@@ -238,5 +237,6 @@ def _kubelet_settings(cgroup: str) -> Mapping[str, object]:
         "resolvConf": "",
         # The default is a minute.
         "volumeStatsAggPeriod": "1s",
-        "clusterDomain": "cluster.local",
+        # The condition of volumes among the metrics, too.
+        "featureGates": {"CSIVolumeHealth": True},
     }
