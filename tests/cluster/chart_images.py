@@ -27,11 +27,9 @@ _SIDECARS = {
 _STAND_INS = ("registrar", "livenessprobe")
 
 #: Values of the chart.
-VALUES: Mapping[str, str] = {
-    "image.prefix": _REGISTRY,
-    "image.tag": _TAG,
-    "image.pullPolicy": "Never",
-    **{f"sidecars.{name}": f"{_REGISTRY}{name}:{_TAG}" for name in (*_SIDECARS, *_STAND_INS)},
+VALUES: Mapping[str, object] = {
+    "image": {"prefix": _REGISTRY, "tag": _TAG, "pullPolicy": "Never"},
+    "sidecars": {name: f"{_REGISTRY}{name}:{_TAG}" for name in (*_SIDECARS, *_STAND_INS)},
 }
 
 

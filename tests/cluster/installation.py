@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import chart_images
 from tests.cluster.api import Api, Object, until
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.release import Release
 from tests.cluster.worker import PEER_POD_HANDLER, Worker
-from tests.tools.go_programs import go_program
 
 DRIVER = "caa-csi-block.csi.confidentialcontainers.io"
 CONTROLLER_NAMESPACE = "confidential-csi"
@@ -21,23 +18,16 @@ NODE_NAMESPACE = "confidential-csi-node"
 DIRECT_VOLUMES = "/run/kata-containers/shared/direct-volumes"
 PEER_PODS = "/run/peerpod/pods"
 
-_CHART = Path(__file__).parents[2] / "deploy" / "charts" / "confidential-csi"
-_RELEASE = "confidential-csi"
 _DISKS = "/var/disks"
 _DISKS_CLAIM = "disks"
 #: The user of the controller, as the chart has it.
 _CONTROLLER_USER = 65532
 #: What this place needs; all else is the chart's defaults.
-_VALUES = {**chart_images.VALUES, "provider": "local", "local.claimName": _DISKS_CLAIM}
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that a driver answered, by its own log."""
-
-    method: str
-    volume_id: str
-    code: str
+_VALUES: dict[str, object] = {
+    **chart_images.VALUES,
+    "provider": "local",
+    "local": {"claimName": _DISKS_CLAIM},
+}
 
 
 class Installation:
@@ -47,6 +37,7 @@ class Installation:
         self.api: Api = control_plane.api
         self.worker = worker
         self._control_plane = control_plane
+        self._release = Release(control_plane)
 
     def prepare(self) -> None:
         """What is there before the chart: snapshots' definitions, the peer pods' class, a place for disks."""
@@ -68,17 +59,17 @@ class Installation:
         handle: str = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
         return self.disks / "volumes" / handle / "disk.raw"
 
-    def install(self, **values: str) -> None:
+    def install(self) -> None:
         """``helm install``, and wait until all pods work."""
-        self._helm("install", values)
+        self._release.install(_VALUES, wait=False)
         for manifest in _storage_of_disks():
             self._control_plane.apply(json.dumps(manifest))
         until(self.is_complete, seconds=180, what="the chart's pods are ready")
 
-    def upgrade(self, **values: str) -> None:
+    def upgrade(self, **values: object) -> None:
         """``helm upgrade``, and wait until all pods are new ones that work."""
         old = {pod["metadata"]["uid"] for pod in self.pods()}
-        self._helm("upgrade", values)
+        self._release.install({**_VALUES, **values}, wait=False)
         until(
             lambda: self.is_complete() and not old & {pod["metadata"]["uid"] for pod in self.pods()},
             seconds=180,
@@ -87,8 +78,8 @@ class Installation:
 
     def uninstall(self) -> None:
         """``helm uninstall``, and wait until nothing of it is left but volumes."""
-        self._run_helm("uninstall", _RELEASE, "--wait")
-        until(lambda: not self._namespaces(), what="the chart's namespaces are gone")
+        self._release.uninstall()
+        until(lambda: not self._namespaces(), seconds=180, what="the chart's namespaces are gone")
         self.api.delete("PersistentVolume", _DISKS_CLAIM)
 
     def pods(self) -> list[Object]:
@@ -106,14 +97,15 @@ class Installation:
         drivers = node["spec"]["drivers"] or []
         return DRIVER in [one["name"] for one in drivers]
 
-    def node_calls(self, volume_id: str) -> list[Call]:
-        """What kubelet asked the node plugin about a volume, oldest first, since its pod was made."""
-        calls = []
-        for line in self.worker.container_log(self.node_pod(), "driver"):
-            entry = json.loads(line)
-            if entry.get("message") == "rpc" and entry.get("volume_id") == volume_id:
-                calls.append(Call(entry["method"].rpartition("/")[2], volume_id, entry["code"]))
-        return calls
+    def node_calls(self, volume_id: str) -> list[str]:
+        """What kubelet asked the node plugin about a volume, oldest first, since that pod was made."""
+        entries = map(json.loads, self.worker.container_log(self.node_pod(), "driver"))
+        calls = (one for one in entries if one["message"] == "rpc" and one.get("volume_id") == volume_id)
+        return [call["method"].rpartition("/")[2] for call in calls]
+
+    def described(self, kind: str, name: str) -> str:
+        """What ``kubectl describe`` prints."""
+        return self._control_plane.kubectl("describe", kind, name)
 
     def is_complete(self) -> bool:
         """Whether all pods of the chart work, and kubelet knows the driver."""
@@ -123,15 +115,6 @@ class Installation:
     def _namespaces(self) -> list[Object]:
         found = (self.api.find("Namespace", name) for name in (CONTROLLER_NAMESPACE, NODE_NAMESPACE))
         return [one for one in found if one is not None]
-
-    def _helm(self, verb: str, values: Mapping[str, str]) -> None:
-        settings = [f"--set={name}={value}" for name, value in {**_VALUES, **values}.items()]
-        self._run_helm(verb, _RELEASE, str(_CHART), *settings)
-
-    def _run_helm(self, *arguments: str) -> None:
-        command = [str(go_program("helm")), f"--kubeconfig={self._control_plane.kubeconfig}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}"
 
 
 def is_ready(pod: Object) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from driver.direct_volumes import directory_name
 from tests.cluster.api import Object, until
 from tests.cluster.installation import DIRECT_VOLUMES, Installation, is_ready
+from tests.cluster.volumes import claim, volume_of
 from tests.cluster.worker import BUSYBOX, PEER_POD_HANDLER
 
 STORAGE_CLASS = "confidential-csi-encrypted"
@@ -21,24 +22,11 @@ class VolumeClaim:
     def __init__(self, cluster: Installation, name: str, size: str) -> None:
         self._cluster = cluster
         self.name = name
-        cluster.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name},
-                "spec": {
-                    "storageClassName": STORAGE_CLASS,
-                    "accessModes": ["ReadWriteOnce"],
-                    "resources": {"requests": {"storage": size}},
-                },
-            }
-        )
+        cluster.api.create(claim(name, STORAGE_CLASS, size))
 
     def bound(self) -> Object:
         """Wait until the provisioner made its volume; the PersistentVolume."""
-        api = self._cluster.api
-        until(lambda: self._claim()["status"].get("phase") == "Bound", what=f"{self.name} is bound")
-        return api.get("PersistentVolume", self._claim()["spec"]["volumeName"])
+        return volume_of(self._cluster.api, self.name)
 
     def size(self) -> str:
         """How large it is, as its status says."""

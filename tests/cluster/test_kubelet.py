@@ -73,8 +73,7 @@ def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: Installation) -
 
     pod.delete()
     assert not pod.record().exists()
-    asked = [call.method for call in cluster.node_calls(handle) if call.method != "NodeGetVolumeStats"]
-    assert asked == ["NodePublishVolume", "NodeUnpublishVolume"]
+    assert _asked(cluster, claim) == ["NodePublishVolume", "NodeUnpublishVolume"]
     assert cluster.disk(volume).exists()
     claim.delete()
     assert not cluster.disk(volume).exists()
@@ -86,12 +85,13 @@ def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: I
         record = (pod.record() / "mountInfo.json").stat()
 
         cluster.worker.restart_kubelet()
+        # kubelet does not know what it published, and publishes again: the record stays what it was.
+        until(lambda: _asked(cluster, claim).count("NodePublishVolume") == 2, what="kubelet publishes again")
         plugin = cluster.node_pod()["metadata"]
         cluster.api.delete("Pod", plugin["name"], plugin["namespace"])
         until(lambda: cluster.is_complete() and cluster.node_pod()["metadata"]["uid"] != plugin["uid"])
 
         assert pod.running()["status"]["containerStatuses"] == before
-        # Kubelet does not know what was published before, and publishes again: the record stays what it was.
         now = (pod.record() / "mountInfo.json").stat()
         assert (now.st_ino, now.st_mtime_ns) == (record.st_ino, record.st_mtime_ns)
         pod.delete()
@@ -113,9 +113,7 @@ def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: I
     pod = PeerPod(cluster, "rest", claim)
     pod.running()
     assert claim.size() == "96Mi"
-    calls = cluster.node_calls(volume["spec"]["csi"]["volumeHandle"])
-    asked = [call.method for call in calls if call.method != "NodeGetVolumeStats"]
-    assert asked == ["NodePublishVolume", "NodeExpandVolume"]
+    assert _asked(cluster, claim) == ["NodePublishVolume", "NodeExpandVolume"]
     pod.delete()
     claim.delete()
 
@@ -153,6 +151,12 @@ def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: Installation
         assert claim.bound()["status"]["phase"] == "Bound"
         pod.delete()
         assert not pod.record().exists()
+
+
+def _asked(cluster: Installation, claim: VolumeClaim) -> list[str]:
+    """What kubelet asked the node plugin about a claim's volume, but for its usage."""
+    methods = cluster.node_calls(claim.bound()["spec"]["csi"]["volumeHandle"])
+    return [method for method in methods if method != "NodeGetVolumeStats"]
 
 
 def _figure(cluster: Installation, name: str, claim: str) -> float | None:

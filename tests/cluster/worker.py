@@ -237,6 +237,8 @@ def _kubelet_settings(cgroup: str) -> Mapping[str, object]:
         "resolvConf": "",
         # The default is a minute.
         "volumeStatsAggPeriod": "1s",
+        # Growth of volumes in use is looked for at each synchronization of a pod; the default is a minute.
+        "syncFrequency": "2s",
         # The condition of volumes among the metrics, too.
         "featureGates": {"CSIVolumeHealth": True},
     }
