@@ -139,6 +139,32 @@ def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(clu
         (pod.record() / sandbox).unlink()
 
 
+def test_a_pod_that_is_no_peer_pod_gets_no_volume_and_is_told_why(cluster: Installation) -> None:
+    """Field case K4."""
+    claim = VolumeClaim(cluster, "bare", "64Mi")
+    pod = PeerPod(cluster, "bare", claim, runtime_class=None)
+    until(lambda: "has no runtimeClassName" in cluster.described("pod", "bare"), what="the event")
+    assert not pod.record().exists()
+    assert cluster.api.get("Pod", "bare")["status"]["phase"] == "Pending"
+    pod.delete()
+    peer = PeerPod(cluster, "bare-no-more", claim)
+    peer.running()
+    peer.delete()
+    claim.delete()
+
+
+def test_a_second_pod_with_a_volume_waits_until_the_first_has_gone(cluster: Installation) -> None:
+    with pod_with_volume(cluster, "first") as (first, _):
+        claim = VolumeClaim(cluster, "second", "64Mi")
+        second = PeerPod(cluster, "second", claim)
+        until(lambda: "one-pod-per-node" in cluster.described("pod", "second"), what="the event")
+        assert not second.record().exists()
+        first.delete()
+        second.running()
+        second.delete()
+        claim.delete()
+
+
 def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: Installation) -> None:
     with pod_with_volume(cluster, "upgrade") as (pod, claim):
         before = pod.running()["status"]["containerStatuses"]

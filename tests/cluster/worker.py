@@ -32,6 +32,9 @@ _CONTAINERD = "/run/containerd/containerd.sock"
 #: Its port without TLS, for figures.
 _FIGURES_PORT = 10255
 
+#: Sleeps until SIGTERM; without a handler, it would not reach the first process of a container.
+_SLEEP = "trap 'exit 0' TERM; busybox sleep 1000000000 & wait"
+
 _CONTAINERD_SETTINGS = """\
 version = 2
 root = "{folder}/scratch/containerd"
@@ -164,7 +167,7 @@ class Worker:
         layer = layer_of_files(
             self.folder / "busybox-layer.tar", {"/usr/bin/busybox": Path("/usr/bin/busybox")}
         )
-        write_archive(busybox, [Image(BUSYBOX, [layer], ["/usr/bin/busybox", "sleep", "1000000000"])])
+        write_archive(busybox, [Image(BUSYBOX, [layer], ["/usr/bin/busybox", "sh", "-c", _SLEEP])])
         for archive in (busybox, *self._images):
             self._runtime("images", "import", archive)
 
