@@ -51,3 +51,8 @@ def sidecar_images(programs: Programs, folder: Path) -> Path:
     archive = folder / "sidecars.tar"
     write_archive(archive, images)
     return archive
+
+
+if __name__ == "__main__":
+    peer_program("node-sidecars")
+    print(own_images())

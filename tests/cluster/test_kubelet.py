@@ -102,6 +102,19 @@ def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: I
         again.delete()
 
 
+def test_a_pod_that_is_removed_while_kubelet_is_away_leaves_no_record(cluster: Installation) -> None:
+    claim = VolumeClaim(cluster, "away", "64Mi")
+    pod = PeerPod(cluster, "away", claim)
+    pod.running()
+    with cluster.worker.without_kubelet():
+        cluster.api.delete("Pod", "away", gracePeriodSeconds="0")
+        assert pod.record().exists()
+    until(lambda: not pod.record().exists(), what="the record is gone")
+    assert _asked(cluster, claim)[-1] == "NodeUnpublishVolume"
+    pod.delete()
+    claim.delete()
+
+
 def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: Installation) -> None:
     claim = VolumeClaim(cluster, "rest", "64Mi")
     volume = claim.bound()

@@ -10,7 +10,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -93,7 +93,14 @@ class Worker:
 
     def restart_kubelet(self) -> None:
         """SIGTERM to kubelet, and another one; containers go on."""
+        with self.without_kubelet():
+            pass
+
+    @contextmanager
+    def without_kubelet(self) -> Iterator[None]:
+        """Within the block kubelet does not run; containers do."""
         self._kubelet.terminate()
+        yield
         self._kubelet = self._start_kubelet()
         # Its lease is young, so the node stays ready all the time: another sign is needed.
         until(lambda: _answers(lambda: self._figures("/healthz")), what="kubelet works")
