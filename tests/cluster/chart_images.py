@@ -24,6 +24,7 @@ _SIDECARS = {
     "resizer": "csi-resizer",
     "snapshotter": "csi-snapshotter",
 }
+_STAGES = ("node", "controller", "controller-aws")
 _STAND_INS = ("registrar", "livenessprobe")
 
 #: Values of the chart.
@@ -34,9 +35,9 @@ VALUES: Mapping[str, object] = {
 
 
 def own_images() -> Path:
-    """The archive of our images, of provider ``local``."""
-    images = {"node": "confidential-csi-node", "controller": "confidential-csi-controller"}
-    return image_archive({stage: f"{_REGISTRY}{name}:{_TAG}" for stage, name in images.items()})
+    """The archive of our images: the node plugin, and the controller for providers ``local`` and ``aws``."""
+    names = {stage: f"{_REGISTRY}confidential-csi-{stage}:{_TAG}" for stage in _STAGES}
+    return image_archive(names)
 
 
 def sidecar_images(programs: Programs, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster import chart_images
@@ -22,54 +23,40 @@ _DISKS = "/var/disks"
 _DISKS_CLAIM = "disks"
 #: The user of the controller, as the chart has it.
 _CONTROLLER_USER = 65532
-#: What this place needs; all else is the chart's defaults.
-_VALUES: dict[str, object] = {
-    **chart_images.VALUES,
-    "provider": "local",
-    "local": {"claimName": _DISKS_CLAIM},
-}
 
 
 class Installation:
-    """The release in one cluster with one worker."""
+    """The release in one cluster with one worker.
 
-    def __init__(self, control_plane: ControlPlane, worker: Worker) -> None:
+    Args:
+        values: what this place needs; all else is the chart's defaults.
+    """
+
+    def __init__(self, control_plane: ControlPlane, worker: Worker, values: Mapping[str, object]) -> None:
         self.api: Api = control_plane.api
         self.worker = worker
         self._control_plane = control_plane
         self._release = Release(control_plane)
+        self._values = {**chart_images.VALUES, **values}
 
     def prepare(self) -> None:
-        """What is there before the chart: snapshots' definitions, the peer pods' class, a place for disks."""
+        """What is there before the chart: the definitions of snapshots, and the peer pods' class."""
         for definition in self._control_plane.programs.snapshot_crds:
             self._control_plane.kubectl("create", "-f", str(definition))
         metadata = {"name": PEER_POD_HANDLER}
         runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": PEER_POD_HANDLER}
         self.api.create({**runtime, "metadata": metadata})
-        self.disks.mkdir()
-        os.chown(self.disks, _CONTROLLER_USER, _CONTROLLER_USER)
-
-    @property
-    def disks(self) -> Path:
-        """Where provider ``local`` keeps disks."""
-        return self.worker.outside(_DISKS)
-
-    def disk(self, volume: Object) -> Path:
-        """The disk of a PersistentVolume, whether or not it is there."""
-        handle: str = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
-        return self.disks / "volumes" / handle / "disk.raw"
 
     def install(self) -> None:
         """``helm install``, and wait until all pods work."""
-        self._release.install(_VALUES, wait=False)
-        for manifest in _storage_of_disks():
-            self._control_plane.apply(json.dumps(manifest))
+        self._release.install(self._values, wait=False)
+        self.provide_storage()
         until(self.is_complete, seconds=180, what="the chart's pods are ready")
 
     def upgrade(self, **values: object) -> None:
         """``helm upgrade``, and wait until all pods are new ones that work."""
         old = {pod["metadata"]["uid"] for pod in self.pods()}
-        self._release.install({**_VALUES, **values}, wait=False)
+        self._release.install({**self._values, **values}, wait=False)
         until(
             lambda: self.is_complete() and not old & {pod["metadata"]["uid"] for pod in self.pods()},
             seconds=180,
@@ -80,7 +67,9 @@ class Installation:
         """``helm uninstall``, and wait until nothing of it is left but volumes."""
         self._release.uninstall()
         until(lambda: not self._namespaces(), seconds=180, what="the chart's namespaces are gone")
-        self.api.delete("PersistentVolume", _DISKS_CLAIM)
+
+    def provide_storage(self) -> None:
+        """What the controller's pods wait for once the chart's namespace is there: nothing."""
 
     def pods(self) -> list[Object]:
         """The chart's pods."""
@@ -123,6 +112,33 @@ def is_ready(pod: Object) -> bool:
         return False
     conditions = pod.get("status", {}).get("conditions", [])
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+class LocalInstallation(Installation):
+    """The release with provider ``local``: disks are files in a volume of the controller."""
+
+    def __init__(self, control_plane: ControlPlane, worker: Worker) -> None:
+        values = {"provider": "local", "local": {"claimName": _DISKS_CLAIM}}
+        super().__init__(control_plane, worker, values)
+
+    def prepare(self) -> None:
+        super().prepare()
+        disks = self.worker.outside(_DISKS)
+        disks.mkdir()
+        os.chown(disks, _CONTROLLER_USER, _CONTROLLER_USER)
+
+    def disk(self, volume: Object) -> Path:
+        """The disk of a PersistentVolume, whether or not it is there."""
+        handle = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
+        return self.worker.outside(f"{_DISKS}/volumes/{handle}/disk.raw")
+
+    def provide_storage(self) -> None:
+        for manifest in _storage_of_disks():
+            self._control_plane.apply(json.dumps(manifest))
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self.api.delete("PersistentVolume", _DISKS_CLAIM)
 
 
 def _storage_of_disks() -> list[Object]:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,11 +27,11 @@ _TUNABLES = {
     "kernel/keys/root_maxbytes": 25000000,
 }
 
-# Arguments: the worker's folder, its address, the cluster's service address, then visible files.
+# Arguments: the worker's folder, its addresses as one, then visible files.
 _HOLDER = """\
 set -eu
-folder=$1 address=$2 service=$3
-shift 3
+folder=$1 addresses=$2
+shift 2
 for tunable in {tunables}; do
   mount --bind "$folder/tunables/$tunable" "/proc/sys/$tunable"
 done
@@ -43,8 +43,9 @@ mount --rbind "$folder/var" /var
 mount --rbind "$folder/run" /run
 mount --make-rshared /
 ip link set lo up
-ip address add "$address/32" dev lo
-ip address add "$service/32" dev lo
+for address in $addresses; do
+  ip address add "$address/32" dev lo
+done
 echo ready
 exec cat >/dev/null
 """.format(tunables=" ".join(_TUNABLES))
@@ -59,14 +60,12 @@ class Namespaces:
 
     Args:
         programs: files that are to be found as ``<folder>/bin/<name>`` inside, wherever they are.
-        address: the node's own IP address; nobody else sees it.
-        service: the IP address of the cluster's API server as pods know it.
+        addresses: IP addresses that the worker has; nobody else sees them.
     """
 
-    def __init__(self, programs: Sequence[Path], address: str, service: str) -> None:
+    def __init__(self, programs: Sequence[Path], addresses: Iterable[str]) -> None:
         self._programs = programs
-        self._address = address
-        self._service = service
+        self._addresses = " ".join(addresses)
         self._started: list[Inside] = []
 
     def __enter__(self) -> Namespaces:
@@ -99,7 +98,7 @@ class Namespaces:
         command = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork"]
         command += ["--kill-child", "--mount-proc", "sh", "-c", _HOLDER, "holder"]
         self._holder = subprocess.Popen(
-            [*command, self.folder, self._address, self._service, *self._programs],
+            [*command, self.folder, self._addresses, *self._programs],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

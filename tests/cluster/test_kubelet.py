@@ -6,36 +6,30 @@ Kata is not there: runc serves its runtime class, and the guest's agent is playe
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.cluster import chart_images
 from tests.cluster.api import until
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.installation import DIRECT_VOLUMES, PEER_PODS, Installation
+from tests.cluster.installation import DIRECT_VOLUMES, PEER_PODS, LocalInstallation
 from tests.cluster.peer_pods import PeerPod, VolumeClaim, pod_with_volume
 from tests.cluster.programs import Programs
-from tests.cluster.worker import Worker
+from tests.cluster.worker_cluster import cluster_with_worker
 from tests.fakes.podvm import PodVm
 from tests.lab.caa import attach_scan
 
 
 @pytest.fixture(scope="module")
-def cluster(kubernetes: Programs) -> Iterator[Installation]:
+def cluster(kubernetes: Programs) -> Iterator[LocalInstallation]:
     """A cluster of its own with one worker, and the chart in it."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as state, tempfile.TemporaryDirectory() as folder:
-        images = [chart_images.own_images(), chart_images.sidecar_images(kubernetes, Path(folder))]
-        with ControlPlane(kubernetes, Path(state)) as control_plane, Worker(control_plane, images) as worker:
-            installation = Installation(control_plane, worker)
-            installation.prepare()
-            installation.install()
-            yield installation
+    with cluster_with_worker(kubernetes) as (control_plane, worker):
+        installation = LocalInstallation(control_plane, worker)
+        installation.prepare()
+        installation.install()
+        yield installation
 
 
-def test_the_chart_runs_and_kubelet_knows_the_driver(cluster: Installation) -> None:
+def test_the_chart_runs_and_kubelet_knows_the_driver(cluster: LocalInstallation) -> None:
     """Field case K2."""
     for pod in cluster.pods():
         statuses = pod["status"]["containerStatuses"]
@@ -44,7 +38,7 @@ def test_the_chart_runs_and_kubelet_knows_the_driver(cluster: Installation) -> N
     assert driver["nodeID"] == f"node/{cluster.worker.name}"
 
 
-def test_containers_have_the_rights_that_the_chart_says(cluster: Installation) -> None:
+def test_containers_have_the_rights_that_the_chart_says(cluster: LocalInstallation) -> None:
     for pod in cluster.pods():
         user = pod["spec"]["securityContext"]["runAsUser"]
         for container in pod["spec"]["containers"]:
@@ -55,7 +49,7 @@ def test_containers_have_the_rights_that_the_chart_says(cluster: Installation) -
             assert status["Uid"].split() == [str(user)] * 4
 
 
-def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: Installation) -> None:
+def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: LocalInstallation) -> None:
     claim = VolumeClaim(cluster, "life", "64Mi")
     pod = PeerPod(cluster, "life", claim)
     pod.running()
@@ -79,7 +73,7 @@ def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: Installation) -
     assert not cluster.disk(volume).exists()
 
 
-def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: Installation) -> None:
+def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: LocalInstallation) -> None:
     with pod_with_volume(cluster, "restarts") as (pod, claim):
         before = pod.running()["status"]["containerStatuses"]
         record = (pod.record() / "mountInfo.json").stat()
@@ -102,7 +96,7 @@ def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: I
         again.delete()
 
 
-def test_a_pod_that_is_removed_while_kubelet_is_away_leaves_no_record(cluster: Installation) -> None:
+def test_a_pod_that_is_removed_while_kubelet_is_away_leaves_no_record(cluster: LocalInstallation) -> None:
     claim = VolumeClaim(cluster, "away", "64Mi")
     pod = PeerPod(cluster, "away", claim)
     pod.running()
@@ -115,7 +109,7 @@ def test_a_pod_that_is_removed_while_kubelet_is_away_leaves_no_record(cluster: I
     claim.delete()
 
 
-def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: Installation) -> None:
+def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: LocalInstallation) -> None:
     claim = VolumeClaim(cluster, "rest", "64Mi")
     volume = claim.bound()
     claim.grow("96Mi")
@@ -131,7 +125,9 @@ def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: I
     claim.delete()
 
 
-def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(cluster: Installation) -> None:
+def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(
+    cluster: LocalInstallation,
+) -> None:
     with pod_with_volume(cluster, "use") as (pod, claim):
         volume = claim.bound()
         disk = volume["spec"]["csi"]["volumeHandle"].removeprefix("local:")
@@ -152,7 +148,7 @@ def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(clu
         (pod.record() / sandbox).unlink()
 
 
-def test_a_pod_that_is_no_peer_pod_gets_no_volume_and_is_told_why(cluster: Installation) -> None:
+def test_a_pod_that_is_no_peer_pod_gets_no_volume_and_is_told_why(cluster: LocalInstallation) -> None:
     """Field case K4."""
     claim = VolumeClaim(cluster, "bare", "64Mi")
     pod = PeerPod(cluster, "bare", claim, runtime_class=None)
@@ -166,7 +162,7 @@ def test_a_pod_that_is_no_peer_pod_gets_no_volume_and_is_told_why(cluster: Insta
     claim.delete()
 
 
-def test_a_second_pod_with_a_volume_waits_until_the_first_has_gone(cluster: Installation) -> None:
+def test_a_second_pod_with_a_volume_waits_until_the_first_has_gone(cluster: LocalInstallation) -> None:
     with pod_with_volume(cluster, "first") as (first, _):
         claim = VolumeClaim(cluster, "second", "64Mi")
         second = PeerPod(cluster, "second", claim)
@@ -178,7 +174,7 @@ def test_a_second_pod_with_a_volume_waits_until_the_first_has_gone(cluster: Inst
         claim.delete()
 
 
-def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: Installation) -> None:
+def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: LocalInstallation) -> None:
     with pod_with_volume(cluster, "upgrade") as (pod, claim):
         before = pod.running()["status"]["containerStatuses"]
         cluster.upgrade(logLevel="debug")
@@ -192,12 +188,12 @@ def test_volumes_outlive_an_upgrade_and_a_new_installation(cluster: Installation
         assert not pod.record().exists()
 
 
-def _asked(cluster: Installation, claim: VolumeClaim) -> list[str]:
+def _asked(cluster: LocalInstallation, claim: VolumeClaim) -> list[str]:
     """What kubelet asked the node plugin about a claim's volume, but for its usage."""
     methods = cluster.node_calls(claim.bound()["spec"]["csi"]["volumeHandle"])
     return [method for method in methods if method != "NodeGetVolumeStats"]
 
 
-def _figure(cluster: Installation, name: str, claim: str) -> float | None:
+def _figure(cluster: LocalInstallation, name: str, claim: str) -> float | None:
     labels = f'{{namespace="default",persistentvolumeclaim="{claim}"}}'
     return cluster.worker.figures().get(f"kubelet_volume_stats_{name}{labels}")

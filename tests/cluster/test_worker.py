@@ -21,12 +21,13 @@ from tests.cluster.namespaces import Namespaces
 from tests.cluster.oci import layer_of_folder
 
 _ADDRESSES = ("10.88.1.1", "10.96.0.1")
+_NAME = "io.containerd.image.name"
 
 _HELD_BY_A_PROCESS = """
 import sys
 from typing import IO
 from tests.cluster.namespaces import Namespaces
-with Namespaces([], "10.88.1.1", "10.96.0.1") as namespaces:
+with Namespaces([], ["10.88.1.1"]) as namespaces:
     namespaces.start("sleeper", "sleep", "600")
     namespaces.run("sh", "-c", "until pidof sleep; do :; done")
     print(namespaces.folder, flush=True)
@@ -37,7 +38,7 @@ with Namespaces([], "10.88.1.1", "10.96.0.1") as namespaces:
 def test_a_worker_changes_nothing_of_the_machine() -> None:
     panic = Path("/proc/sys/kernel/panic").read_text()
     link = f"w{os.getpid()}"
-    with Namespaces([], *_ADDRESSES) as namespaces:
+    with Namespaces([], _ADDRESSES) as namespaces:
         folder = namespaces.folder
         namespaces.run("ip", "link", "add", link, "type", "bridge")
         namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/var/lib")
@@ -66,7 +67,7 @@ def test_what_runs_on_a_worker_ends_with_a_test_run_that_is_killed() -> None:
 def test_an_image_is_what_the_dockerfile_says() -> None:
     with tarfile.open(chart_images.own_images()) as archive:
         index = json.load(_file(archive, "index.json"))
-        for image, user in zip(index["manifests"], ("0:0", "65532:65532"), strict=True):
+        for image, user in zip(index["manifests"], ("0:0", "65532:65532", "65532:65532"), strict=True):
             manifest = json.load(_file(archive, _blob(image)))
             settings = json.load(_file(archive, _blob(manifest["config"])))["config"]
             assert settings["User"] == user
@@ -79,7 +80,8 @@ def test_an_image_is_what_the_dockerfile_says() -> None:
             packages = f"opt/confidential-csi/lib/{python}/site-packages"
             assert f"{packages}/driver/node.py" in names
             # What a role does not need is not in its image.
-            assert not {f"{packages}/{name}" for name in ("boto3", "azure", "libvirt.py", "yaml")} & names
+            assert (f"{packages}/boto3" in names) == image["annotations"][_NAME].endswith("aws:0.1.0")
+            assert not {f"{packages}/{name}" for name in ("azure", "libvirt.py", "yaml")} & names
             assert not {name for name in names if name.startswith(("etc/shadow", "src/", "dist/"))}
 
 

@@ -60,12 +60,17 @@ class Worker:
 
     Args:
         images: archives of images, besides busybox, that its pods use.
+        services: what else pods reach: address and port, by their name for it, to a port of this machine's
+            loopback.
     """
 
-    def __init__(self, control_plane: ControlPlane, images: Sequence[Path], name: str = "worker-1") -> None:
-        self.name = name
+    def __init__(
+        self, control_plane: ControlPlane, images: Sequence[Path], services: Mapping[str, int] | None = None
+    ) -> None:
+        self.name = "worker-1"
         self._control_plane = control_plane
         self._images = images
+        self._services = {f"{_SERVICE}:443": control_plane.port, **(services or {})}
         self._ends = ExitStack()
 
     def __enter__(self) -> Worker:
@@ -73,7 +78,8 @@ class Worker:
             # Removed last, when nothing runs in it.
             self._cgroup = self._ends.enter_context(cgroups.folder(f"worker-{uuid.uuid4()}"))
             kubelet = self._control_plane.programs["kubelet"]
-            self._inside = self._ends.enter_context(Namespaces([kubelet], _ADDRESS, _SERVICE))
+            addresses = {_ADDRESS, *(service.partition(":")[0] for service in self._services)}
+            self._inside = self._ends.enter_context(Namespaces([kubelet], sorted(addresses)))
             self.folder = self._inside.folder
             self._connect()
             self._start_containerd()
@@ -147,13 +153,14 @@ class Worker:
         return self._inside.run("ctr", "--address", _CONTAINERD, "--namespace", "k8s.io", *arguments)
 
     def _connect(self) -> None:
-        """Lead pods and kubelet to the API server, out of their network, by way of a socket."""
-        way = self.folder / "api.sock"
-        port = self._control_plane.port
-        out = Running(["socat", f"UNIX-LISTEN:{way},fork", f"TCP:127.0.0.1:{port}"], self.folder / "out.log")
-        self._ends.callback(out.kill)
-        listen = f"TCP-LISTEN:443,bind={_SERVICE},fork,reuseaddr"
-        self._inside.start("in", "socat", listen, f"UNIX-CONNECT:{way}")
+        """Lead pods and kubelet to services out of their network, by way of sockets."""
+        for service, port in self._services.items():
+            address, _, inner_port = service.partition(":")
+            way = self.folder / f"{address}-{inner_port}.sock"
+            outer = ["socat", f"UNIX-LISTEN:{way},fork", f"TCP:127.0.0.1:{port}"]
+            self._ends.callback(Running(outer, self.folder / "outer.log").kill)
+            listen = f"TCP-LISTEN:{inner_port},bind={address},fork,reuseaddr"
+            self._inside.start("inner", "socat", listen, f"UNIX-CONNECT:{way}")
 
     def _start_containerd(self) -> None:
         network = self.folder / "cni" / "10-worker.conflist"
