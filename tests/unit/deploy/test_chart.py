@@ -15,7 +15,10 @@ import yaml
 
 from cli.main import main
 from deploy.manifests import CHART, KUBE_VERSION
+from driver.capabilities import HONORED_MOUNT_FLAGS
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.identity import PLUGIN_NAME
+from driver.parameters import CLOUD_PROVIDER, FS_TYPE
 from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
 from tests.tools.go_programs import go_program
 from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
@@ -28,6 +31,7 @@ _CLASSES = {
     "local": "LocalProvider",
 }
 _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+_POLICY = "ValidatingAdmissionPolicy"
 _UUID = "11111111-2222-3333-4444-555555555555"
 
 every_provider = pytest.mark.parametrize("provider", sorted(MINIMAL))
@@ -184,6 +188,8 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "volumeAttributesClass.enabled": ("aws", True),
     "volumeAttributesClass.name": ("aws", "class-9"),
     "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
+    "admissionPolicies.enabled": ("aws", False),
+    "admissionPolicies.moreStorageClasses": ("aws", ["class-7"]),
     "networkPolicies.enabled": ("aws", False),
     "networkPolicies.egressPorts": ("aws", [7777]),
     "networkPolicies.libvirtPorts": ("libvirt", [7777]),
@@ -195,9 +201,11 @@ _CHANGED: dict[str, tuple[str, Any]] = {
 
 def test_every_value_has_a_description_a_schema_and_a_test() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    leaves = set(_leaves(values))
-    assert leaves == set(_CHANGED)
-    assert all(_property(leaf) for leaf in leaves)
+    leaves = _leaves(values)
+    assert set(leaves) == set(_CHANGED)
+    for leaf in leaves:
+        assert _property(leaf)
+        assert _CHANGED[leaf][1] != _value(values, leaf), f"{leaf}: the test sets it to its default"
 
 
 @pytest.mark.parametrize("name", sorted(set(_CHANGED) - {"provider"}))
@@ -210,9 +218,9 @@ def test_a_value_does_what_it_says(name: str) -> None:
     plain = rendered(provider, *base)
     for word in _words(value):
         assert len(re.findall(re.escape(word), changed)) > len(re.findall(re.escape(word), plain)), word
+    assert changed != plain
     if isinstance(value, bool):
-        kinds = [re.findall(r"^kind: .*", text, re.MULTILINE) for text in (plain, changed)]
-        assert (len(kinds[1]) > len(kinds[0])) is value
+        assert (len(changed) > len(plain)) is value
 
 
 def _words(value: Any) -> list[str]:
@@ -230,6 +238,13 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in values.items():
         is_group = isinstance(value, dict) and value and key not in ("resources",)
         found += _leaves(value, f"{prefix}{key}.") if is_group else [prefix + key]
+    return found
+
+
+def _value(values: dict[str, Any], name: str) -> Any:
+    found: Any = values
+    for part in name.split("."):
+        found = found[part]
     return found
 
 
@@ -254,6 +269,7 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "storageClasses.parameters.awsVolumetype=gp3"),
         ("aws", "storageClasses.encrypted.keyId=kbs:///default/key/one"),
         ("aws", "storageClasses.encrypted.keyId="),
+        ("aws", "admissionPolicies.moreStorageClasses={it's}"),
         ("aws", "provider=azuer"),
         ("azure", "azure.subscriptionId="),
         ("azure", "azure.subscriptionId=mine"),
@@ -265,6 +281,38 @@ def _property(name: str) -> dict[str, Any]:
 def test_the_schema_refuses(provider: str, value: str) -> None:
     with pytest.raises(Refused, match="schema"):
         rendered(provider, value, what="set")
+
+
+@every_provider
+def test_admission_policies_fail_closed_and_say_what_the_driver_says(provider: str) -> None:
+    """Field case K3; tests/cluster/test_admission.py has them on a real API server."""
+    found = objects(provider)
+    policies = {entry["metadata"]["name"]: entry["spec"] for entry in found if entry["kind"] == _POLICY}
+    bindings = {entry["spec"]["policyName"]: entry for entry in found if entry["kind"] == f"{_POLICY}Binding"}
+    assert len(policies) == 3
+    assert set(bindings) == set(policies)
+    for name, policy in policies.items():
+        assert policy["failurePolicy"] == "Fail"
+        assert bindings[name]["spec"]["validationActions"] == ["Deny"]
+        assert all(entry["message"] for entry in policy["validations"])
+    of_classes = policies["confidential-csi-storageclasses"]
+    (unknown,) = (entry["expression"] for entry in of_classes["variables"] if entry["name"] == "unknown")
+    names = {CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE} | _provider(provider).parameter_names
+    assert set(re.findall(r"'([^']+)'", unknown)) == names
+    for policy in (of_classes, policies["confidential-csi-persistentvolumes"]):
+        (options,) = (
+            entry["expression"] for entry in policy["validations"] if "mountOptions" in entry["expression"]
+        )
+        assert set(re.findall(r"'([^']+)'", options)) == HONORED_MOUNT_FLAGS
+
+
+def test_claims_are_looked_at_where_the_driver_s_classes_are_known() -> None:
+    def names(*values: str) -> list[str]:
+        return [entry["metadata"]["name"] for entry in objects("aws", *values) if entry["kind"] == _POLICY]
+
+    assert "confidential-csi-persistentvolumeclaims" not in names("storageClasses.create=false")
+    more = names("storageClasses.create=false", 'admissionPolicies.moreStorageClasses=["own"]')
+    assert "confidential-csi-persistentvolumeclaims" in more
 
 
 def test_the_controller_of_each_provider_has_an_image_of_its_own_target_and_lock() -> None:
