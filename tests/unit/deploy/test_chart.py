@@ -20,6 +20,7 @@ from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.identity import PLUGIN_NAME
 from driver.parameters import CLOUD_PROVIDER, FS_TYPE
 from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
+from tests.images.dockerfile import Dockerfile
 from tests.tools.go_programs import go_program
 from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
 
@@ -316,20 +317,15 @@ def test_claims_are_looked_at_where_the_driver_s_classes_are_known() -> None:
 
 
 def test_the_controller_of_each_provider_has_an_image_of_its_own_target_and_lock() -> None:
-    dockerfile = (_TOP / "Dockerfile").read_text()
-    targets = dict(
-        re.findall(
-            r"^FROM role AS (\S+)\n(?:RUN .*(?:\\\n.*)*\n)?COPY --from=(\S+) ", dockerfile, re.MULTILINE
-        )
-    )
+    dockerfile = Dockerfile((_TOP / "Dockerfile").read_text())
     for provider in MINIMAL:
         image = container(provider, "Deployment", "driver")["image"].partition(":")[0]
-        stage = targets[image.removeprefix("confidential-csi-")]
+        target = dockerfile.stages[image.removeprefix("confidential-csi-")]
+        (stage,) = (one.flags["from"] for one in target.instructions if "from" in one.flags)
         lock = "driver" if provider == "local" else provider
-        (body,) = re.findall(
-            rf"^FROM build AS {stage}\n(.*?)^(?:#|FROM)", dockerfile, re.MULTILINE | re.DOTALL
-        )
         assert stage == f"build-{lock}"
-        assert re.findall(r"locks/(\w+)\.txt", body) == [lock]
+        commands = " ".join(one.rest for one in dockerfile.stages[stage].instructions)
+        assert re.findall(r"locks/(\w+)\.txt", commands) == [lock]
         assert (_TOP / "locks" / f"{lock}.txt").exists()
-    assert targets["node"] == "build-driver"
+    node = dockerfile.stages["node"].instructions
+    assert [one.flags["from"] for one in node if "from" in one.flags] == ["build-driver"]
