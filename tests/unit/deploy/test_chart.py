@@ -189,6 +189,7 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "volumeAttributesClass.enabled": ("aws", True),
     "volumeAttributesClass.name": ("aws", "class-9"),
     "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
+    "openshift.enabled": ("aws", True),
     "admissionPolicies.enabled": ("aws", False),
     "admissionPolicies.moreStorageClasses": ("aws", ["class-7"]),
     "networkPolicies.enabled": ("aws", False),
