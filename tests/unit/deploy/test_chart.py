@@ -317,7 +317,7 @@ def test_the_schema_refuses(provider: str, value: str) -> None:
 
 @every_provider
 def test_admission_policies_fail_closed_and_say_what_the_driver_says(provider: str) -> None:
-    """Field case K3; tests/cluster/test_admission.py has them on a real API server."""
+    """Field case K3; tests/cluster/admission has them on a real API server."""
     found = objects(provider)
     policies = {entry["metadata"]["name"]: entry["spec"] for entry in found if entry["kind"] == _POLICY}
     bindings = {entry["spec"]["policyName"]: entry for entry in found if entry["kind"] == f"{_POLICY}Binding"}

@@ -1,5 +1,5 @@
 {{/* Parts of the admission policies. They say in CEL what driver/parameters.py, encryption.py, key_path.py and capabilities.py
-say, and may refuse nothing that these accept: tests/cluster/test_admission.py compares them on a real API server. */}}
+say, and may refuse nothing that these accept: tests/cluster/admission compares them on a real API server. */}}
 
 {{/* What the provider's StorageClasses can hold, as a list of CEL; providers/<name>/provider.py. */}}
 {{- define "csi.parameters" -}}

@@ -1,0 +1,27 @@
+"""One control plane for the tests of the admission policies: they are in force for everybody on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.admission.policies import Admission
+from tests.cluster.api import Api
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.programs import Programs
+
+
+@pytest.fixture(scope="package")
+def admission(kubernetes: Programs) -> Iterator[Admission]:
+    """A control plane of this package's own."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ControlPlane(kubernetes, Path(folder)) as own:
+        yield Admission(own)
+
+
+@pytest.fixture
+def aws(admission: Admission) -> Api:
+    """The API server with the policies for AWS."""
+    return admission.of("aws")
