@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.admission.policies import Admission
 from tests.cluster.api import Api
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import running
 from tests.cluster.programs import Programs
 
 
 @pytest.fixture(scope="package")
 def admission(kubernetes: Programs) -> Iterator[Admission]:
     """A control plane of this package's own."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ControlPlane(kubernetes, Path(folder)) as own:
-        yield Admission(own)
+    with running(kubernetes) as control_plane:
+        yield Admission(control_plane)
 
 
 @pytest.fixture
