@@ -17,9 +17,7 @@ _TESTS = Path(__file__).parent / "alerts-test.yaml"
 _RUNBOOKS = _TOP / "docs" / "runbooks"
 
 _ALERTS: dict[str, Any] = {
-    rule["alert"]: rule
-    for group in yaml.safe_load(_RULES.read_text())["groups"]
-    for rule in group["rules"]
+    rule["alert"]: rule for group in yaml.safe_load(_RULES.read_text())["groups"] for rule in group["rules"]
 }
 _HEADINGS = ["## Meaning", "## Check", "## What to do"]
 

@@ -235,14 +235,21 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
 
 
 @every_provider
-def test_nobody_connects_to_the_pods_and_the_node_asks_at_most_for_its_zone(provider: str) -> None:
+def test_nobody_but_prometheus_connects_to_the_pods_and_the_node_asks_at_most_for_its_zone(
+    provider: str,
+) -> None:
     policies = {
         entry["metadata"]["name"]: entry["spec"]
         for entry in objects(provider)
         if entry["kind"] == "NetworkPolicy"
     }
     for policy in policies.values():
-        assert (policy["policyTypes"], policy["ingress"]) == (["Ingress", "Egress"], [])
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policies["confidential-csi-node"]["ingress"] == []
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert policies["confidential-csi-controller"]["ingress"] == [
+        {"from": [monitoring], "ports": [{"port": 9810, "protocol": "TCP"}]}
+    ]
     egress = policies["confidential-csi-node"]["egress"]
     if provider == "libvirt":
         assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 5353, 22, 16509, 16514}
