@@ -223,4 +223,4 @@ def configure(log_format: str, level: str) -> None:
     root = logging.DEBUG if level == "trace" else logging.getLevelNamesMapping()[level.upper()]
     logging.basicConfig(level=root, handlers=[handler], force=True)
     for name in _SDK_LOGGERS:
-        logging.getLogger(name).setLevel(logging.NOTSET if level == "trace" else logging.WARNING)
+        logging.getLogger(name).setLevel(logging.NOTSET if level == "trace" else max(root, logging.WARNING))

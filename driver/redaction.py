@@ -12,27 +12,29 @@ from typing import Final
 
 STRIPPED: Final = "***stripped***"
 
-#: Names of headers, of fields in XML, JSON and forms, and of parameters in URLs, whose value is a credential.
-_NAMES: Final = "|".join(
+#: Names, or ends of names, of headers, of fields in XML, JSON and forms, and of variables and parameters of
+#: URLs, whose value is a credential.
+_ENDS: Final = "|".join(
     (
-        r"(?:proxy-)?authorization",
+        r"authorization",
         r"x-amz-(?:security-token|signature|credential)",
         r"x-aws-ec2-metadata-token",
-        r"x-ms-(?:copy-source|encryption-key|authorization-auxiliary)",
-        r"(?:set-)?cookie",
-        r"(?:access|refresh|id|session|security|web_?identity|federated|bearer)_?token",
+        r"x-ms-(?:copy-source|encryption-key)",
+        r"(?:access|refresh|session|security|web_?identity|federated|bearer)_?token",
+        r"id_token",
         r"(?:secret_?access|account|shared_?access|private|subscription|api|storage)[-_]?key",
         r"client_?(?:secret|assertion)",
         r"access_?sas",
         r"pass(?:word|phrase|wd)",
-        r"sig(?:nature)?",
-        r"identity-header|secret",
     )
 )
+#: These stand for themselves only: ``ClientToken`` and ``NextToken`` are no credentials.
+_WHOLE: Final = r"cookie|set-cookie|sig|signature|token|secret|identity-header"
+
 #: With what separates a name from its value: ``name: value``, ``'name': b'value'``, ``name=value``,
 #: ``<name>value``.
 _NAMED: Final = re.compile(
-    rf"""(?P<name>(?<![a-z0-9_-])(?:{_NAMES})(?![a-z0-9_-]))
+    rf"""(?P<name>(?<![a-z0-9_-])(?:[a-z0-9_-]*(?:{_ENDS})|{_WHOLE})(?![a-z0-9_-]))
          (?P<between>\\?["']?\s*(?:[:=]|%3d|>)\s*(?:b(?=\\?["']))?)
          (?:(?P<quote>\\?["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>(?:(?:bearer|basic|sharedkey|aws4-hmac-sha256)\s+)?
             [^\s"'&<>]+(?:,\s*(?:signedheaders|signature)=[^\s"'&<>]+)*))""",
