@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,16 +17,13 @@ from proto import csi_pb2, csi_pb2_grpc
 from tests.fakes.ec2 import Cloud, Ec2Server
 from tests.fakes.ec2.rules import Bucket, Rules
 from tests.fakes.memory_provider import GIB
-from tests.tools.driver_process import DriverProcess, running
+from tests.tools.driver_process import METRICS_ON, DriverProcess, running
 from tests.unit.driver.rig import ENCRYPTED, Client, connect, mount
 
-METRICS_ON = "--metrics-address=127.0.0.1:0"
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "planted/secret/access/key", "AWS_SESSION_TOKEN": "planted+session+token"}
 PLANTED = (*SECRETS.values(), "planted-csi-secret")
 
-_ADDRESS = re.compile(r"serving metrics address=(127\.0\.0\.1:\d+)")
 _CREATIONS = 6
-_GIVE_UP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +39,9 @@ class Fleet:
     def targets(self) -> Mapping[str, str]:
         """Job to the address of its metrics."""
         return {
-            "controller-aws": metrics_address(self.aws),
-            "controller-local": metrics_address(self.local),
-            "node": metrics_address(self.node),
+            "controller-aws": self.aws.metrics_address(),
+            "controller-local": self.local.metrics_address(),
+            "node": self.node.metrics_address(),
         }
 
     def keep_busy(self) -> None:
@@ -122,19 +117,8 @@ def fleet(folder: Path, *options: str) -> Iterator[Fleet]:
             yield Fleet(aws, on_disk, node, folder, count())
 
 
-def metrics_address(process: DriverProcess) -> str:
-    """Where a process says that it serves its metrics."""
-    give_up = time.monotonic() + _GIVE_UP_SECONDS
-    while time.monotonic() < give_up:
-        match = _ADDRESS.search(process.log.read_text())
-        if match is not None:
-            return match[1]
-        time.sleep(0.02)
-    raise AssertionError(f"it serves no metrics:\n{process.log.read_text()}")
-
-
 def metrics_of(process: DriverProcess) -> str:
     """What a process shows to Prometheus."""
-    with urllib.request.urlopen(f"http://{metrics_address(process)}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
     return text
