@@ -36,7 +36,8 @@ def _started(address: str, make: Callable[[Any], Any]) -> Observer:
         bound = made.serve(host, port)
     except module.CannotListen as error:
         raise click.ClickException(f"--metrics-address: {error}") from error
-    _LOG.info("serving metrics", extra={"fields": {"address": f"{host}:{bound}"}})
+    shown = f"{address.rpartition(':')[0]}:{bound}"
+    _LOG.info("serving metrics", extra={"fields": {"address": shown}})
     observer: Observer = made
     observe(observer)
     return observer
