@@ -37,6 +37,8 @@ _BATCH_SIZES = (1, 2, 5, 10, 25, 50, 100, 200, 500)
 _MOST_CODES = 60
 OTHER = "other"
 
+_EVERY_ADDRESS = ("::", "0.0.0.0")  # noqa: S104 - what an empty host asks for
+
 _DONE = "done"
 _FAILED = "failed"
 
@@ -67,14 +69,21 @@ class Metrics(Observer):
     def serve(self, host: str, port: int) -> int:
         """Serve at ``http://host:port/metrics`` in the background; the port, which may be given as 0.
 
+        Without a host at every address: of IPv6, and so of IPv4, too, or of IPv4 where there is no other.
+
         Raises:
-            CannotListen: it can't be listened on.
+            CannotListen: it can't.
         """
-        try:
-            server, _ = start_http_server(port, host or "0.0.0.0", self.registry)  # noqa: S104 - asked for
-        except OSError as error:
-            raise CannotListen(f"can't listen on {host}:{port}: {error.strerror or error}") from error
-        return int(server.server_port)
+        hosts = (host,) if host else _EVERY_ADDRESS
+        for one in hosts:
+            try:
+                server, _ = start_http_server(port, one, self.registry)
+            except OSError as error:
+                if one != hosts[-1]:
+                    continue
+                raise CannotListen(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+            return int(server.server_port)
+        raise AssertionError("unreachable: there is a host")
 
     def rpc_began(self, method: str) -> None:
         self._rpcs_in_flight.labels(method).inc()

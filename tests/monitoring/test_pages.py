@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from driver.logs import LEVELS
-from driver.metrics import ControllerMetrics, Metrics, NodeMetrics
+from driver.metrics import CannotListen, ControllerMetrics, Metrics, NodeMetrics
 from driver.observation import CheckResult
 from providers.observation import Outcome
 
@@ -53,6 +54,14 @@ def test_the_page_names_every_metric_with_its_type_and_labels() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_page_of_logs_names_every_level(level: str) -> None:
     assert f"| `{level}` |" in (_DOCS / "logs.md").read_text()
+
+
+def test_without_a_host_metrics_are_served_at_every_address() -> None:
+    port = NodeMetrics(lambda: 7).serve("", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert "confidential_csi_mountinfo_records 7.0" in answer.read().decode()
+    with pytest.raises(CannotListen):
+        NodeMetrics(int).serve("", port)
 
 
 def test_codes_that_a_cloud_makes_up_are_bounded() -> None:

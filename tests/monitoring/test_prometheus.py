@@ -40,6 +40,7 @@ class Seen:
     metrics: Mapping[str, str]
     logs: str
     health: Mapping[str, str]
+    rules: Mapping[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         processes = (busy.aws, busy.local, busy.node)
         up = {sample["metric"]["job"]: sample["value"][1] for sample in prometheus.query("up")}
         metrics = dict(zip(busy.targets(), map(metrics_of, processes), strict=True))
-        yield Seen(data, metrics, "".join(one.log.read_text() for one in processes), up)
+        yield Seen(data, metrics, "".join(one.log.read_text() for one in processes), up, prometheus.rules())
 
 
 @pytest.mark.parametrize("title", queries())
@@ -68,6 +69,27 @@ def test_every_query_of_the_dashboard_has_data(seen: Seen, title: str) -> None:
 
 def test_every_process_is_scraped(seen: Seen) -> None:
     assert seen.health == {"controller-aws": "1", "controller-local": "1", "node": "1"}
+
+
+def test_every_alert_can_be_evaluated(seen: Seen) -> None:
+    assert len(seen.rules) == ALERTS.read_text().count("- alert:")
+    assert set(seen.rules.values()) == {"ok"}
+
+
+def test_the_dashboard_is_well_laid_out() -> None:
+    """Each panel has an id, a place and a query of its own, and asks the data source that is chosen."""
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + row)
+        for panel in panels
+        for column in range(panel["gridPos"]["w"])
+        for row in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(column for column, _ in cells) == 23
+    shown = [panel for panel in panels if panel["type"] != "row"]
+    assert all(panel["datasource"]["uid"] == "${datasource}" and panel["targets"] for panel in shown)
 
 
 @pytest.mark.parametrize("job", ["controller-aws", "controller-local", "node"])

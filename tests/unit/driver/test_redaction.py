@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,9 +27,13 @@ from driver.redaction import STRIPPED, credentials_in, without_credentials
 from providers.aws import AwsProvider
 from providers.deadline import Deadline
 from tests.contract.aws_backend import SETTINGS
+from tests.fakes.arm.cloud import ArmCloud
+from tests.fakes.arm.server import TOKEN
+from tests.fakes.arm.server import serving as azure_server
 from tests.fakes.ec2 import Cloud, Ec2Server
 from tests.fakes.memory_provider import MemoryCloud, MemoryProvider
-from tests.unit.driver.rig import controller, refused
+from tests.tools.driver_process import METRICS_ON, running
+from tests.unit.driver.rig import connect, controller, refused
 from tests.unit.driver.test_logs import captured
 
 PLANTED_KEY = "planted/secret+key/0123456789"
@@ -228,6 +233,40 @@ def test_azure_s_http_logging_at_its_most_verbose_shows_no_credential(log_format
     assert "accessSAS" in logged
     for secret in (PLANTED_KEY, PLANTED_JWT, "planted%2Bsas", "planted+sas", PLANTED_JWT.split(".")[2]):
         assert secret not in logged
+
+
+def test_a_real_controller_on_azure_shows_neither_its_identity_nor_its_token(tmp_path: Path) -> None:
+    """The federated token that it proves itself with, and the one that it gets, at the most verbose level."""
+    token = tmp_path / "federated-token"
+    token.write_text(PLANTED_JWT)
+    cloud = ArmCloud(operation_looks=1)
+    with azure_server(tmp_path) as server:
+        environment = {
+            "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID": server.add(cloud).subscription,
+            "CONFIDENTIAL_CSI_AZURE_RESOURCE_GROUP": "disks",
+            "CONFIDENTIAL_CSI_AZURE_LOCATION": "westeurope",
+            "CONFIDENTIAL_CSI_AZURE_ENDPOINT": server.endpoint,
+            "AZURE_AUTHORITY_HOST": server.endpoint,
+            "AZURE_TENANT_ID": "11111111-2222-3333-4444-555555555555",
+            "AZURE_CLIENT_ID": "66666666-7777-8888-9999-000000000000",
+            "AZURE_FEDERATED_TOKEN_FILE": str(token),
+            "REQUESTS_CA_BUNDLE": str(server.certificate),
+        }
+        options = ("--provider=azure", "--log-level=trace", METRICS_ON)
+        with (
+            running("controller", tmp_path, *options, env=environment) as process,
+            connect(process.target()) as client,
+        ):
+            client.delete(client.create(timeout=30).volume_id)
+            with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics") as answer:
+                metrics = answer.read().decode()
+        logged = process.log.read_text()
+    assert "azure.identity" in logged
+    assert "/csi.v1.Controller/CreateVolume" in logged
+    assert 'operation="disks.put"' in metrics
+    for shown in (logged, metrics):
+        assert PLANTED_JWT not in shown
+        assert TOKEN not in shown
 
 
 @pytest.mark.parametrize("level", LEVELS)
