@@ -27,7 +27,7 @@ def queries() -> Mapping[str, str]:
     found = {}
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
-            query = target["expr"].replace("$__rate_interval", "10s").replace("$instance", ".*")
+            query = target["expr"].replace("$__rate_interval", "60s").replace("$instance", ".*")
             found[f"{panel['title']} {target['refId']}"] = query
     return found
 

@@ -26,7 +26,7 @@ from tests.fakes.ec2 import Fault as Ec2Fault
 from tests.fakes.ec2.server import clients_of
 from tests.tools.driver_process import running
 from tests.tools.waiting import eventually
-from tests.unit.driver.rig import ENCRYPTED, connect
+from tests.unit.driver.rig import connect
 
 
 @pytest.fixture
@@ -137,11 +137,11 @@ def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "snapshots") in words
 
 
-def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_its_calls_go_on(
+def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_other_calls_go_on(
     tmp_path: Path, ec2: tuple[Cloud, Ec2Server]
 ) -> None:
     cloud, server = ec2
-    cloud.faults["DescribeVolumes"].append(Ec2Fault.DENIED)
+    cloud.faults["DescribeVolumes"] = 50 * [Ec2Fault.DENIED]
     environment = {
         "AWS_ENDPOINT_URL_EC2": server.url,
         "AWS_ACCESS_KEY_ID": "AKIATEST",
@@ -154,7 +154,8 @@ def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_its_calls_
         connect(process.target()) as client,
     ):
         eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value)
-        assert client.create(parameters=ENCRYPTED).volume_id
+        asked = csi_pb2.ControllerGetCapabilitiesRequest()
+        assert client.controller.ControllerGetCapabilities(asked, timeout=5).capabilities
         log = process.log.read_text()
     assert "backend checked result=refused" in log
     assert "UnauthorizedOperation" in log
