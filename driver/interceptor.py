@@ -37,6 +37,7 @@ ALWAYS_ADMITTED = frozenset(
 )
 
 _PACKAGE = "/csi.v1."
+_PROBE = "/csi.v1.Identity/Probe"
 
 #: Names of the object that a call is about, for its log line, most telling first.
 _OBJECT_FIELDS = ("volume_id", "snapshot_id", "source_volume_id", "name")
@@ -104,6 +105,8 @@ class _Call:
         if message:
             fields["error"] = message
         level = logging.INFO if code is grpc.StatusCode.OK else logging.WARNING
+        if code is grpc.StatusCode.OK and self.method == _PROBE:
+            level = logging.DEBUG  # one comes every few seconds
         if unplanned is not None:
             level = logging.ERROR
         _LOG.log(level, "rpc", extra={"fields": fields}, exc_info=unplanned)

@@ -6,12 +6,15 @@ RPCs. Names of operations, codes and waits come from small fixed sets, never fro
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 OK = "OK"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,26 @@ def observer() -> ProviderObserver:
     return _observers[0]
 
 
+class Call:
+    """One call of a backend's API, told of as it begins and as it ends; logged at ``debug``."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self._told = observer()
+        self._began = time.monotonic()
+        self._told.call_began(operation)
+
+    def ended(self, outcome: Outcome) -> None:
+        """It did, with this."""
+        seconds = time.monotonic() - self._began
+        self._told.call_ended(self._operation, outcome, seconds)
+        _log.debug("%s: %s after %.0f ms", self._operation, outcome.code, seconds * 1000)
+
+
 @contextmanager
 def call(operation: str, outcome_of: Callable[[BaseException], Outcome]) -> Iterator[None]:
     """Around one call of a backend's API; ``outcome_of`` says what an exception of it means."""
-    told = observer()
-    told.call_began(operation)
-    began = time.monotonic()
+    one = Call(operation)
     outcome = Outcome(OK)
     try:
         yield
@@ -69,7 +86,7 @@ def call(operation: str, outcome_of: Callable[[BaseException], Outcome]) -> Iter
         outcome = outcome_of(error)
         raise
     finally:
-        told.call_ended(operation, outcome, time.monotonic() - began)
+        one.ended(outcome)
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 import urllib.parse
 from typing import Any
 
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.core.pipeline.policies import HTTPPolicy
 
-from providers.observation import OK, Outcome, observer
+from providers.observation import OK, Call, Outcome
 
 _OBJECT = re.compile(r"/providers/microsoft\.compute/(disks|snapshots)(/[^/]+)?$", re.IGNORECASE)
 _TOO_MANY = 429
@@ -20,10 +19,7 @@ class ObservedRequests(HTTPPolicy[Any, Any]):
     """Counts and times requests, each with the token that it needs fetched first."""
 
     def send(self, request: PipelineRequest[Any]) -> PipelineResponse[Any, Any]:
-        told = observer()
-        operation = operation_of(request.http_request.method, request.http_request.url)
-        told.call_began(operation)
-        began = time.monotonic()
+        call = Call(operation_of(request.http_request.method, request.http_request.url))
         outcome = Outcome("NoAnswer")
         try:
             response = self.next.send(request)
@@ -31,7 +27,7 @@ class ObservedRequests(HTTPPolicy[Any, Any]):
             outcome = Outcome(OK if status < 400 else str(status), throttled=status == _TOO_MANY)
             return response
         finally:
-            told.call_ended(operation, outcome, time.monotonic() - began)
+            call.ended(outcome)
 
 
 def operation_of(method: str, url: str) -> str:

@@ -135,6 +135,30 @@ def test_lines_of_provider_and_sdk_bear_the_id_of_their_request() -> None:
     assert all(messages == expected for messages in told.values()), told
 
 
+def test_calls_of_the_cloud_are_logged_at_debug_with_the_id_of_their_request() -> None:
+    cloud = Cloud()
+    with Ec2Server(cloud) as server, captured("json", "debug") as stream:
+        provider = AwsProvider(SETTINGS, clients_of(server.url))
+        with serving({"Controller": ControllerService(provider, ("aws",))}) as client:
+            client.create(timeout=30)
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (created,) = (line for line in lines if line["message"].startswith("CreateVolume: OK after"))
+    (rpc,) = (line for line in lines if line["message"] == "rpc")
+    assert created["request_id"] == rpc["request_id"]
+    assert created["logger"] == "providers.observation"
+
+
+def test_a_probe_that_finds_no_fault_is_logged_at_debug_alone() -> None:
+    for level, count in (("info", 0), ("debug", 1)):
+        with (
+            captured("json", level) as stream,
+            serving({"Identity": IdentityService(can_expand=True)}) as client,
+        ):
+            client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+            logged = stream.getvalue()
+        assert logged.count('"message": "rpc"') == count
+
+
 def test_threads_of_libvirt_calls_bear_it_too() -> None:
     connections = Connections(opener("test:///default"))
     with captured("json", "info") as stream, request_id(7):
