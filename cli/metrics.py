@@ -47,6 +47,6 @@ def _parsed(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise click.ClickException(
-            f"--metrics-address {address[:80]!r} is not HOST:PORT; expected :9809 or 127.0.0.1:9809"
+            f"--metrics-address {address[:80]!r} is not HOST:PORT; expected :9810 or 127.0.0.1:9810"
         )
     return host.removeprefix("[").removesuffix("]"), int(port)

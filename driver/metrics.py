@@ -211,9 +211,9 @@ class ControllerMetrics(Metrics):
     def waited(self, what: str, seconds: float) -> None:
         self._waits.labels(self._provider, what).observe(seconds)
 
-    def backend_checked(self, result: CheckResult) -> None:
+    def backend_checked(self, result: CheckResult, *, ready: bool) -> None:
         self._checks.labels(self._provider, result.value).inc()
-        self._ready.set(0 if result is CheckResult.REFUSED else 1)
+        self._ready.set(int(ready))
         if result is CheckResult.SERVED:
             self._last_check.set(time.time())
 

@@ -58,8 +58,8 @@ class Observer(ProviderObserver):
     def record_removed(self, *, done: bool) -> None:
         """An unpublish removed it, or failed to."""
 
-    def backend_checked(self, result: CheckResult) -> None:
-        """The backend was asked whether it serves this process."""
+    def backend_checked(self, result: CheckResult, *, ready: bool) -> None:
+        """The backend was asked whether it serves this process; ``ready`` is what Probe answers from now on."""
 
     def volumes_counted(self, counts: Mapping[VolumeKind, VolumeCount], abnormal: int) -> None:
         """The provider listed its volumes; ``abnormal`` is how many of them it says are not well."""

@@ -32,7 +32,7 @@ class BackendReadiness:
     def __init__(self, backend: BackendCheck, observer: Observer) -> None:
         self._backend = backend
         self._observer = observer
-        self._words = ""
+        self._words: str | None = None
         self._fault: str | None = None
 
     def start(self) -> None:
@@ -49,14 +49,14 @@ class BackendReadiness:
             refusal = self._backend.check_backend(Deadline.after(_LONGEST))
         except ProviderError as error:
             # It says nothing about credentials: what was known of them holds.
-            self._tell(CheckResult.REFUSED if self._fault else CheckResult.UNREACHABLE, str(error))
+            self._tell(CheckResult.UNREACHABLE, str(error))
             return _AFTER_A_FAULT
         self._fault = refusal
         self._tell(CheckResult.SERVED if refusal is None else CheckResult.REFUSED, refusal or "")
         return _BETWEEN if refusal is None else _AFTER_A_FAULT
 
     def _tell(self, result: CheckResult, words: str) -> None:
-        self._observer.backend_checked(result)
+        self._observer.backend_checked(result, ready=self._fault is None)
         if words == self._words:
             return
         self._words = words

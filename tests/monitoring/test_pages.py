@@ -25,7 +25,7 @@ def _used(metrics: Metrics) -> Metrics:
     metrics.call_ended("DescribeVolumes", Outcome("OK"), 0.1)
     metrics.asked_together("volumes-by-id", 3)
     metrics.waited("turn", 0.1)
-    metrics.backend_checked(CheckResult.SERVED)
+    metrics.backend_checked(CheckResult.SERVED, ready=True)
     metrics.volumes_counted({}, 0)
     return metrics
 

@@ -43,12 +43,14 @@ class Noting(Observer):
 
     def __init__(self) -> None:
         self.checks: list[CheckResult] = []
+        self.ready: list[bool] = []
         self.counts: list[dict[VolumeKind, VolumeCount]] = []
         self.abnormal = -1
         self.failed = 0
 
-    def backend_checked(self, result: CheckResult) -> None:
+    def backend_checked(self, result: CheckResult, *, ready: bool) -> None:
         self.checks.append(result)
+        self.ready.append(ready)
 
     def volumes_counted(self, counts: Any, abnormal: int) -> None:
         self.counts.append(dict(counts))
@@ -86,9 +88,9 @@ def test_an_outage_changes_nothing() -> None:
     for _ in range(5):
         readiness.check()
         ready.append(readiness.reason() is None)
-    assert ready == [True, True, True, False, False]
-    unreachable, served, refused = CheckResult.UNREACHABLE, CheckResult.SERVED, CheckResult.REFUSED
-    assert noted.checks == [unreachable, served, unreachable, refused, refused]
+    assert ready == noted.ready == [True, True, True, False, False]
+    down, served, refused = CheckResult.UNREACHABLE, CheckResult.SERVED, CheckResult.REFUSED
+    assert noted.checks == [down, served, down, refused, down]
 
 
 def test_only_changes_are_logged() -> None:
@@ -98,11 +100,12 @@ def test_only_changes_are_logged() -> None:
             readiness.check()
         lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(line["level"], line["result"]) for line in lines] == [
+        ("INFO", "ok"),
         ("WARNING", "refused"),
-        ("WARNING", "refused"),
+        ("WARNING", "unreachable"),
         ("INFO", "ok"),
     ]
-    assert [line.get("reason") for line in lines] == [DENIED, str(DOWN), None]
+    assert [line.get("reason") for line in lines] == [None, DENIED, str(DOWN), None]
 
 
 def test_a_probe_that_is_not_ready_is_logged_once() -> None:
@@ -116,11 +119,16 @@ def test_a_probe_that_is_not_ready_is_logged_once() -> None:
 
 @pytest.mark.parametrize(
     ("result", "ready"),
-    [(CheckResult.SERVED, 1), (CheckResult.UNREACHABLE, 1), (CheckResult.REFUSED, 0)],
+    [
+        (CheckResult.SERVED, True),
+        (CheckResult.UNREACHABLE, True),
+        (CheckResult.UNREACHABLE, False),
+        (CheckResult.REFUSED, False),
+    ],
 )
-def test_metrics_tell_what_probe_tells(result: CheckResult, ready: int) -> None:
+def test_metrics_tell_what_probe_tells(result: CheckResult, *, ready: bool) -> None:
     metrics = ControllerMetrics("aws")
-    metrics.backend_checked(result)
+    metrics.backend_checked(result, ready=ready)
     assert metrics.registry.get_sample_value("confidential_csi_ready") == ready
     labels = {"provider": "aws", "result": result.value}
     assert metrics.registry.get_sample_value("confidential_csi_backend_checks_total", labels) == 1
