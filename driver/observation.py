@@ -59,7 +59,7 @@ class Observer(ProviderObserver):
         """An unpublish removed it, or failed to."""
 
     def backend_checked(self, result: CheckResult, *, ready: bool) -> None:
-        """The backend was asked whether it serves this process; ``ready`` is what Probe answers from now on."""
+        """The backend was asked whether it serves this process; ``ready`` is what Probe answers now."""
 
     def volumes_counted(self, counts: Mapping[VolumeKind, VolumeCount], abnormal: int) -> None:
         """The provider listed its volumes; ``abnormal`` is how many of them it says are not well."""
