@@ -74,6 +74,13 @@ _NOT_SENT = (
 )
 
 
+_NO_CREDENTIALS = (
+    botocore.NoCredentialsError,
+    botocore.PartialCredentialsError,
+    botocore.UnauthorizedSSOTokenError,
+)
+
+
 class Refused(Exception):
     """EC2 answered with an error: nothing was done."""
 
@@ -111,6 +118,11 @@ def classified(error: Exception) -> Exception:
     if isinstance(error, (botocore.BotoCoreError, ResponseParserError)):
         return NoAnswer(type(error).__name__)
     return error
+
+
+def lacks_credentials(error: NotSent) -> bool:
+    """Whether nothing was sent because the process has no credentials, which no waiting mends."""
+    return isinstance(error.__cause__, _NO_CREDENTIALS)
 
 
 def as_provider_error(action: str, error: Refused | NotSent | NoAnswer) -> ProviderError:

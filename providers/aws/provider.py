@@ -17,7 +17,7 @@ from providers.aws.class_rules import REGION, ZONE, AwsClassRules, check_zone
 from providers.aws.disk_types import GIB
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
-from providers.aws.health import conditions
+from providers.aws.health import conditions, refusal
 from providers.aws.modifications import Change, Modifications
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
@@ -34,6 +34,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     ContentSource,
     Item,
@@ -99,6 +100,7 @@ class AwsProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    BackendCheck,
 ):
     """EBS volumes of one account, in any region."""
 
@@ -300,6 +302,9 @@ class AwsProvider(
             for region, wanted in ids.items()
             for volume_id, condition in conditions(self._region(region).region.ec2, wanted, deadline).items()
         }
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        return refusal(self._region(self._settings.region).region.ec2, deadline)
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""

@@ -15,7 +15,7 @@ from providers.azure import tags as tag_keys
 from providers.azure.class_rules import LOCATION, RESOURCE_GROUP, SUBSCRIPTION, AzureClassRules
 from providers.azure.copies import Snapshots
 from providers.azure.disk_types import GIB, SKUS, DiskType
-from providers.azure.health import condition
+from providers.azure.health import condition, refusal
 from providers.azure.places import Place, labels_of, normalized_location
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.sending import Json
@@ -32,6 +32,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     Page,
     Snapshot,
@@ -69,6 +70,7 @@ class AzureProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    BackendCheck,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
@@ -81,9 +83,9 @@ class AzureProvider(
         self._settings = settings
         self._labels = labels_of(settings.places)
         self._places = {place.folded: place for place in settings.places}
-        subscriptions = resources.Subscriptions(settings, credential, transport)
-        self._disks = resources.disks(subscriptions)
-        self._snapshot_resources = resources.snapshots(subscriptions)
+        self._subscriptions = resources.Subscriptions(settings, credential, transport)
+        self._disks = resources.disks(self._subscriptions)
+        self._snapshot_resources = resources.snapshots(self._subscriptions)
         self._volumes = Volumes(self._disks)
         self._snapshots = Snapshots(self._snapshot_resources)
 
@@ -136,6 +138,10 @@ class AzureProvider(
         record = self._find_volume(handle, deadline)
         if record is not None:
             self._volumes.delete(record, deadline)
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        found = (refusal(self._subscriptions.arm(place), place, deadline) for place in self._settings.places)
+        return next(filter(None, found), None)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
         return self._volume(handle, deadline).volume()
