@@ -1,0 +1,145 @@
+"""Cluster and cloud against each other: volumes without PersistentVolume, the other way around, closed fences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+from cli.doctor.claims import Claimed, claimed_volumes, pods_with_volumes
+from cli.doctor.cluster import ATTACHMENTS, CLAIMS
+from cli.doctor.model import Finding, Skipped, fail, ok, warn
+from cli.doctor.scene import DRIVER, Scene
+from cli.kubernetes_api import Json
+from driver.errors import DriverError
+from driver.volume_id import Ids
+from providers.errors import ProviderError, VolumeNotFoundError
+from providers.interface import Volume, VolumeFence
+from providers.registry import installed_providers
+
+_DETACHING_SECONDS: Final = 180.0
+"""For which a VolumeAttachment may wait for its PodVM to end before somebody should look."""
+
+
+def volume_ids(scene: Scene) -> Ids:
+    """The ids of this cloud's volumes.
+
+    Raises:
+        Skipped: there is no cloud.
+    """
+    return Ids(scene.require_cloud().provider, installed_providers())
+
+
+def without_volume(scene: Scene) -> Iterable[Finding]:
+    """Each PersistentVolume of this driver has its disk."""
+    cloud, ids = scene.require_cloud(), volume_ids(scene)
+    listed = {volume.handle for volume in scene.volumes()}
+    claimed = claimed_volumes(scene)
+    found: list[Finding] = []
+    looked_at = 0
+    for one in claimed:
+        try:
+            handle = ids.volume_handle(one.volume_id)
+            if handle is not None and handle not in listed:
+                cloud.provider.get_volume_info(handle, cloud.deadline())
+            missing = handle is None
+        except VolumeNotFoundError:
+            missing = True
+        except (DriverError, ProviderError) as error:
+            found.append(Finding.skipped(f"PersistentVolume {one.name}: {error}"))
+            continue
+        looked_at += 1
+        if missing:
+            found.append(
+                fail(
+                    f"PersistentVolume {one.name} (claim {one.claim or 'none'}) has no disk: the cloud knows no "
+                    f"{one.volume_id}",
+                    "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore a snapshot; "
+                    "check also that region, subscription or pool of this controller are those of the volume",
+                )
+            )
+    return found or [ok(f"{looked_at} PersistentVolume(s), each with its disk")]
+
+
+def without_claim(scene: Scene) -> Iterable[Finding]:
+    """Each disk of this driver has its PersistentVolume."""
+    # First the disks: a PersistentVolume made since is then seen, too.
+    volumes = scene.volumes()
+    owners = owners_of(scene)
+    # The provisioner names a volume after the uid of its claim.
+    waiting = {
+        f"pvc-{claim['metadata']['uid']}"
+        for claim in scene.objects(CLAIMS)
+        if claim.get("status", {}).get("phase") == "Pending"
+    }
+    found = [
+        warn(
+            f"the disk {volume.disk_id} (volume {volume.name}, {volume.size_bytes} bytes) has no PersistentVolume "
+            "in this cluster",
+            "if no other cluster uses the account and nobody needs the data, delete the disk in the cloud; else "
+            "import it with a PersistentVolume of its own",
+        )
+        for volume in volumes
+        if volume.handle not in owners and volume.name not in waiting
+    ]
+    return found or [ok(f"{len(volumes)} disk(s), each with its PersistentVolume")]
+
+
+def owners_of(scene: Scene) -> Mapping[str, Claimed]:
+    """The PersistentVolume of each listed volume, by the volume's handle.
+
+    Raises:
+        Skipped: cluster or cloud can't be asked.
+    """
+    ids = volume_ids(scene)
+    claimed = claimed_volumes(scene)
+    by_id = {one.volume_id: one for one in claimed}
+    found: dict[str, Claimed] = {}
+    for volume in scene.volumes():
+        by_name = scene.require_cloud().provider.handle_for_name(volume.name)
+        for volume_id in (ids.format(volume.handle), volume.older_id, ids.format(by_name)):
+            if volume_id in by_id:
+                found[volume.handle] = by_id[volume_id]
+    return found
+
+
+def fence(scene: Scene) -> Iterable[Finding]:
+    """No machine has a disk that no pod uses any more, and so keeps it from other nodes."""
+    provider = scene.require_cloud().provider
+    if not isinstance(provider, VolumeFence):
+        raise Skipped(f"the provider {provider.name!r} has no fence")
+    volumes, owners = scene.volumes(), owners_of(scene)
+    in_use = pods_with_volumes(scene)
+    attachments = {
+        one["spec"]["source"].get("persistentVolumeName"): one
+        for one in scene.objects(ATTACHMENTS)
+        if one["spec"].get("attacher") == DRIVER
+    }
+    found: list[Finding] = []
+    for volume in volumes:
+        owner = owners.get(volume.handle)
+        if not volume.attached_to or (owner is not None and in_use.get(owner.claim)):
+            continue
+        attachment = attachments.get(owner.name) if owner is not None else None
+        if attachment is not None and not _is_stuck(attachment, scene.now()):
+            continue  # a pod just ended, or starts
+        found.append(_orphan(volume, owner))
+    held = sum(bool(volume.attached_to) for volume in volumes)
+    return found or [ok(f"{held} disk(s) attached, each to the machine of a pod that is there")]
+
+
+def _orphan(volume: Volume, owner: Claimed | None) -> Finding:
+    claim = f"claim {owner.claim or 'none'}" if owner is not None else "no claim"
+    noted = f", published to {volume.published_node_id}" if volume.published_node_id else ""
+    return fail(
+        f"the machine {volume.attached_to} still has the disk {volume.disk_id} of volume {volume.name} ({claim}"
+        f"{noted}), and no pod uses it: the fence stays closed, and no other node gets the volume",
+        f"if {volume.attached_to} is the PodVM of a pod that is gone, delete that machine in the cloud; the "
+        "volume is free then",
+    )
+
+
+def _is_stuck(attachment: Json, now: float) -> bool:
+    """Whether a VolumeAttachment has been waiting to end for too long."""
+    since = attachment["metadata"].get("deletionTimestamp")
+    return bool(since) and now - datetime.fromisoformat(since).timestamp() > _DETACHING_SECONDS
