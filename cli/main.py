@@ -10,6 +10,7 @@ import click
 #: node role loads no provider.
 _COMMANDS = {
     "attach-libvirt": "cli.attach_libvirt",
+    "completion": "cli.completion",
     "controller": "cli.controller",
     "key": "cli.key",
     "node": "cli.node",
