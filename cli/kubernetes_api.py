@@ -64,9 +64,7 @@ class KubernetesApi:
             config = import_module("kubernetes.config")
             module = import_module("kubernetes.client")
         except ModuleNotFoundError:
-            raise NoAnswer(
-                "the Python package 'kubernetes' is not installed: pip install '.[cli]'"
-            ) from None
+            raise NoAnswer("the Python package 'kubernetes' is not installed: pip install '.[cli]'") from None
         settings = module.Configuration()
         settings.retries = False
         chosen = kubeconfig or _usual_kubeconfig()
@@ -110,7 +108,9 @@ class KubernetesApi:
         if response.status == 404:
             return None
         if response.status in (401, 403):
-            raise NotAllowed(f"the API server answers {response.status} to GET {path}: this user may not see it")
+            raise NotAllowed(
+                f"the API server answers {response.status} to GET {path}: this user may not see it"
+            )
         if response.status != 200:
             raise NoAnswer(f"the API server answers {response.status} to GET {path}")
         try:
@@ -158,6 +158,11 @@ def kubernetes_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+def has_usual_kubeconfig() -> bool:
+    """Whether there is a kubeconfig without naming one."""
+    return _usual_kubeconfig() is not None
 
 
 def _usual_kubeconfig() -> Path | None:

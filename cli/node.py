@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.node_options import direct_volumes_option
+from cli.node_options import direct_volumes_option, pods_option
 from cli.serving import serve, serving_options
 from driver.direct_volumes import DirectVolumes
 from driver.guests import Guests
@@ -15,7 +15,6 @@ from driver.identity import IdentityService
 from driver.logs import configure
 from driver.node import NodeService
 from driver.node_id import is_node_name
-from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from driver.pod_sockets import PodSockets
 
 _METADATA = "metadata:"
@@ -39,15 +38,7 @@ _METADATA = "metadata:"
     "metadata:azure: this machine's own; none: no topology.",
 )
 @direct_volumes_option
-@click.option(
-    "--pods-root",
-    envvar="CONFIDENTIAL_CSI_PODS_ROOT",
-    type=click.Path(path_type=Path),
-    default=PODS_ROOT,
-    show_default=True,
-    show_envvar=True,
-    help="cloud-api-adaptor's directory of pods, with a socket to each PodVM's agent.",
-)
+@pods_option
 def node(
     *,
     endpoint: str,

@@ -9,15 +9,27 @@ from cli.doctor.model import Check
 
 CHECKS: Final[tuple[Check, ...]] = (
     # This machine, if it is a node or a container of the driver.
-    Check("csi-socket", "the driver's socket is there, the driver answers on it and is ready", sockets.csi_socket),
-    Check("plugin-version", "the driver on the socket and this command are of one version", sockets.plugin_version),
+    Check(
+        "csi-socket",
+        "the driver's socket is there, the driver answers on it and is ready",
+        sockets.csi_socket,
+    ),
+    Check(
+        "plugin-version",
+        "the driver on the socket and this command are of one version",
+        sockets.plugin_version,
+    ),
     Check("kubelet-root", "kubelet's root directory is the configured one", node.kubelet_root),
     Check("hypervisor-socket", "cloud-api-adaptor listens on its socket", sockets.hypervisor_socket),
     Check("kata-config", "Kata's remote hypervisor asks on that socket", node.kata_config),
     Check("direct-volumes-root", "Kata's directory of volumes is there, and the host's own", records.root),
     Check("direct-volumes-owner", "that directory is root's, and only root writes to it", records.root_owner),
     Check("direct-volumes-entries", "nothing stands in it but records of volumes", records.root_entries),
-    Check("record-damaged", "each record (mountInfo.json) can be read by Kata and cloud-api-adaptor", records.damaged),
+    Check(
+        "record-damaged",
+        "each record (mountInfo.json) can be read by Kata and cloud-api-adaptor",
+        records.damaged,
+    ),
     Check("record-metadata", "all metadata of each record is text", records.metadata_types),
     Check("record-stray-file", "beside a record stand only Kata's notes of sandboxes", records.stray_files),
     Check("record-mode", "each record is root's, and only root writes to it", records.modes),
@@ -30,7 +42,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("csi-driver", "the CSIDriver object says what the driver needs", cluster.csi_driver),
     Check("workloads", "controller and node plugin run", cluster.workloads),
     Check("image-versions", "controller and node plugin are of one version", cluster.versions),
-    Check("registration", "kubelet of each node with the node plugin knows the driver", cluster.registrations),
+    Check(
+        "registration", "kubelet of each node with the node plugin knows the driver", cluster.registrations
+    ),
     Check("runtime-class", "there is a RuntimeClass of peer pods", cluster.runtime_class),
     Check("caa-volumes", "cloud-api-adaptor runs and sees the direct volumes", cluster.caa_volumes),
     Check("plaintext-volume", "no volume is unencrypted whose class speaks of encryption", claims.plaintext),

@@ -1,4 +1,4 @@
-"""Volumes as the cluster sees them: claims, PersistentVolumes, classes, the pods that use them, attachments."""
+"""Volumes as the cluster sees them: claims, PersistentVolumes, classes, pods, attachments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cli.doctor.cluster import ATTACHMENTS, CLASSES, PODS, RUNTIME_CLASSES, VOLUMES, is_peer_pod_class, name_of
+from cli.doctor.cluster import (
+    ATTACHMENTS,
+    CLASSES,
+    PODS,
+    RUNTIME_CLASSES,
+    VOLUMES,
+    is_peer_pod_class,
+    name_of,
+)
 from cli.doctor.model import Finding, fail, ok, warn
 from cli.doctor.scene import DRIVER, Scene
 from cli.kubernetes_api import Json
@@ -58,7 +66,7 @@ def claimed_volumes(scene: Scene) -> list[Claimed]:
 
 
 def pods_with_volumes(scene: Scene) -> dict[str, list[Json]]:
-    """For each claim (``namespace/name``) of a volume of this driver, the pods that use it and are not over."""
+    """For each claim (``namespace/name``) of a volume of this driver, the pods that use it, unless over."""
     claims = {one.claim for one in claimed_volumes(scene) if one.claim}
     found: dict[str, list[Json]] = defaultdict(list)
     for pod in scene.objects(PODS):
@@ -118,7 +126,9 @@ def _speaks_of_encryption(parameters: Mapping[str, str]) -> bool:
 
 def peer_pods(scene: Scene) -> Iterable[Finding]:
     """Every pod that uses a volume is a peer pod."""
-    peer_classes = {one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(one)}
+    peer_classes = {
+        one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(one)
+    }
     pods = _each_once(pods_with_volumes(scene))
     found: list[Finding] = []
     for pod in pods:
@@ -127,8 +137,9 @@ def peer_pods(scene: Scene) -> Iterable[Finding]:
             found.append(
                 fail(
                     f"pod {name_of(pod)} uses a volume and has "
-                    f"{f'runtimeClassName {runtime}' if runtime else 'no runtimeClassName'}: it is no peer pod, and "
-                    "writes to an empty directory of its node",
+                    f"{f'runtimeClassName {runtime}' if runtime else 'no runtimeClassName'}: it is no peer "
+                    "pod, "
+                    "and writes to an empty directory of its node",
                     "set the RuntimeClass of the peer pods (kata-remote) in the pod's template",
                 )
             )
@@ -144,7 +155,8 @@ def two_pods(scene: Scene) -> Iterable[Finding]:
     found = [
         warn(
             f"{len(pods)} pods with volumes on node {node}: {', '.join(sorted(pods))}",
-            "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods can't start: "
+            "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods can't "
+            "start: "
             "keep them on different nodes (podAntiAffinity, topologySpreadConstraints)",
         )
         for node, pods in sorted(on_node.items())
@@ -163,7 +175,8 @@ def attachment_errors(scene: Scene) -> Iterable[Finding]:
         if error:
             found.append(
                 fail(
-                    f"VolumeAttachment {name_of(one)} ({one['spec']['source'].get('persistentVolumeName')} to "
+                    f"VolumeAttachment {name_of(one)} ({one['spec']['source'].get('persistentVolumeName')} "
+                    "to "
                     f"{one['spec']['nodeName']}): {str(error.get('message'))[:400]}",
                     "the message says what to do; see also fence-closed",
                 )

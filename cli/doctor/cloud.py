@@ -30,7 +30,8 @@ def access(scene: Scene) -> Iterable[Finding]:
         return [
             fail(
                 f"{scene.cloud.provider.name}: volumes can't be listed: {error}",
-                "check the controller's credentials (cloud-identity), what they may do (cloud-permissions), and "
+                "check the controller's credentials (cloud-identity), what they may do "
+                "(cloud-permissions), and "
                 "the network from here to the cloud's API",
             )
         ]
@@ -46,7 +47,8 @@ def identity(scene: Scene) -> Iterable[Finding]:
         return [
             fail(
                 f"the cloud does not accept the credentials: {error}",
-                "give the controller credentials that are valid: docs/aws.md, docs/azure.md; run the doctor with the "
+                "give the controller credentials that are valid: docs/aws.md, docs/azure.md; run the "
+                "doctor with the "
                 "same ones (in the controller's pod, or with the same environment)",
             )
         ]
@@ -63,7 +65,8 @@ def permissions(scene: Scene) -> Iterable[Finding]:
     found: list[Finding] = [
         fail(
             f"the permission {one.name} is missing{f' ({one.detail})' if one.detail else ''}",
-            f"add {one.name} to the controller's role, as in deploy/aws/iam-policy.json or deploy/azure/role.json",
+            f"add {one.name} to the controller's role, as in deploy/aws/iam-policy.json or "
+            "deploy/azure/role.json",
         )
         for one in answers
         if one.granted is False
@@ -113,7 +116,7 @@ def _compared(whose: str, there: float, before: float, after: float) -> Finding:
         f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(before))}, there "
         f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(there))})"
     )
-    fix = "let this machine's clock follow a time server (chrony, systemd-timesyncd): signatures and tokens depend on it"
+    fix = "let this machine's clock follow a time server (chrony): signatures and tokens depend on it"
     return fail(text, fix) if skew >= _FAIL_SECONDS else warn(text, fix)
 
 

@@ -1,4 +1,4 @@
-"""What the cluster must have: the CSIDriver object, the driver's pods, registrations, the peer pods' runtime."""
+"""What the cluster must have: the CSIDriver object, the driver's pods, registrations, peer pods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def api(scene: Scene) -> Iterable[Finding]:
             raise Skipped(str(error)) from None
         return [fail(str(error), "check --kubeconfig and --context, and the network: kubectl version")]
     if answer is None:
-        return [fail("the server has no /version: it is no Kubernetes API", "check --kubeconfig and --context")]
+        return [
+            fail("the server has no /version: it is no Kubernetes API", "check --kubeconfig and --context")
+        ]
     return [ok(f"it answers, and is Kubernetes {str(answer.document.get('gitVersion'))[:40]}")]
 
 
@@ -55,13 +57,16 @@ def csi_driver(scene: Scene) -> Iterable[Finding]:
     """The CSIDriver object is there and says what the driver needs."""
     found = scene.object(f"{CSI_DRIVERS}/{DRIVER}")
     if found is None:
-        return [fail(f"there is no CSIDriver {DRIVER}", "install it: helm upgrade, or deploy/csi-driver.yaml")]
+        return [
+            fail(f"there is no CSIDriver {DRIVER}", "install it: helm upgrade, or deploy/csi-driver.yaml")
+        ]
     specification = found["spec"]
     problems = []
     if not specification.get("attachRequired", True) and _has_fence(scene):
         problems.append(
             fail(
-                f"CSIDriver {DRIVER} has attachRequired: false, so there is no fence: two nodes can start PodVMs "
+                f"CSIDriver {DRIVER} has attachRequired: false, so there is no fence: two nodes can start "
+                "PodVMs "
                 "with one disk",
                 "it is immutable: delete the object and install it again (no volume is lost)",
             )
@@ -94,7 +99,9 @@ def workloads(scene: Scene) -> Iterable[Finding]:
         ready = status.get("readyReplicas", 0)
         text = f"Deployment {name_of(one)}: {ready} of {wanted} ready"
         if ready == 0 and wanted:
-            found.append(fail(text, f"kubectl -n {one['metadata']['namespace']} describe pods; see their logs"))
+            found.append(
+                fail(text, f"kubectl -n {one['metadata']['namespace']} describe pods; see their logs")
+            )
         elif ready < wanted:
             found.append(warn(text, f"kubectl -n {one['metadata']['namespace']} describe pods"))
         else:
@@ -106,7 +113,10 @@ def workloads(scene: Scene) -> Iterable[Finding]:
         text = f"DaemonSet {name_of(one)}: {ready} of {wanted} ready"
         if ready < wanted:
             found.append(
-                fail(text, f"kubectl -n {one['metadata']['namespace']} get pods -o wide: no volumes on those nodes")
+                fail(
+                    text,
+                    f"kubectl -n {one['metadata']['namespace']} get pods -o wide: no volumes on those nodes",
+                )
             )
         else:
             found.append(ok(text))
@@ -188,7 +198,8 @@ def caa_volumes(scene: Scene) -> Iterable[Finding]:
             result.append(
                 fail(
                     f"{text} does not mount {root}, so it never sees a volume",
-                    "it is a cloud-api-adaptor without volumes, or set up for another directory: update it, or "
+                    "it is a cloud-api-adaptor without volumes, or set up for another directory: update "
+                    "it, or "
                     "set node.directVolumesRoot to its directory",
                 )
             )

@@ -1,4 +1,4 @@
-"""Cluster and cloud against each other: volumes without PersistentVolume, the other way around, closed fences."""
+"""Cluster against cloud: disks without PersistentVolume, the other way around, closed fences."""
 
 from __future__ import annotations
 
@@ -52,9 +52,11 @@ def without_volume(scene: Scene) -> Iterable[Finding]:
         if missing:
             found.append(
                 fail(
-                    f"PersistentVolume {one.name} (claim {one.claim or 'none'}) has no disk: the cloud knows no "
+                    f"PersistentVolume {one.name} (claim {one.claim or 'none'}) has no disk: the cloud "
+                    "knows no "
                     f"{one.volume_id}",
-                    "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore a snapshot; "
+                    "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore "
+                    "a snapshot; "
                     "check also that region, subscription or pool of this controller are those of the volume",
                 )
             )
@@ -74,9 +76,11 @@ def without_claim(scene: Scene) -> Iterable[Finding]:
     }
     found = [
         warn(
-            f"the disk {volume.disk_id} (volume {volume.name}, {volume.size_bytes} bytes) has no PersistentVolume "
+            f"the disk {volume.disk_id} (volume {volume.name}, {volume.size_bytes} bytes) has no "
+            "PersistentVolume "
             "in this cluster",
-            "if no other cluster uses the account and nobody needs the data, delete the disk in the cloud; else "
+            "if no other cluster uses the account and nobody needs the data, delete the disk in the "
+            "cloud; else "
             "import it with a PersistentVolume of its own",
         )
         for volume in volumes
@@ -132,7 +136,8 @@ def _orphan(volume: Volume, owner: Claimed | None) -> Finding:
     claim = f"claim {owner.claim or 'none'}" if owner is not None else "no claim"
     noted = f", published to {volume.published_node_id}" if volume.published_node_id else ""
     return fail(
-        f"the machine {volume.attached_to} still has the disk {volume.disk_id} of volume {volume.name} ({claim}"
+        f"the machine {volume.attached_to} still has the disk {volume.disk_id} of volume {volume.name} "
+        f"({claim}"
         f"{noted}), and no pod uses it: the fence stays closed, and no other node gets the volume",
         f"if {volume.attached_to} is the PodVM of a pod that is gone, delete that machine in the cloud; the "
         "volume is free then",

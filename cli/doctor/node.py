@@ -21,8 +21,8 @@ def kubelet_root(scene: Scene) -> Iterable[Finding]:
     if scene.paths.direct_volumes.is_dir():
         others = {one.kubelet_root for one in records(scene)} - {"", str(configured)}
         seen += [(f"records of volumes have target paths below {other}", other) for other in others]
-    running = set(_roots_of_running_kubelets(scene.paths.proc))
-    if running and str(configured) not in running:
+    if not _has_pods(configured):
+        running = set(_roots_of_running_kubelets(scene.paths.proc)) - {str(configured)}
         seen += [(f"kubelet runs with {_ROOT_OPTION}={other}", other) for other in running]
     if seen:
         return [
@@ -36,7 +36,8 @@ def kubelet_root(scene: Scene) -> Iterable[Finding]:
         return [
             fail(
                 f"there is no {configured}/pods: kubelet's root directory is another one",
-                "find it (ps -C kubelet -o args) and set node.kubeletRoot in the chart (here: --kubelet-root)",
+                "find it (ps -C kubelet -o args) and set node.kubeletRoot in the chart (here: "
+                "--kubelet-root)",
             )
         ]
     return [ok(f"{configured}/pods is there, and nothing points to another root")]
@@ -66,6 +67,11 @@ def kata_config(scene: Scene) -> Iterable[Finding]:
             )
         ]
     return [ok(f"{config}: Kata asks at {asked}")]
+
+
+def _has_pods(root: Path) -> bool:
+    pods = root / "pods"
+    return pods.is_dir() and any(pods.iterdir())
 
 
 def _roots_of_running_kubelets(proc: Path) -> Iterator[str]:

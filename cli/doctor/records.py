@@ -86,7 +86,8 @@ def root(scene: Scene) -> Iterable[Finding]:
         return [
             fail(
                 wrong,
-                "pods get no volumes: let the node plugin's hostPath (node.directVolumesRoot) be the directory "
+                "pods get no volumes: let the node plugin's hostPath (node.directVolumesRoot) be the "
+                "directory "
                 f"that Kata uses, {scene.paths.direct_volumes}",
             )
         ]
@@ -106,7 +107,8 @@ def root_owner(scene: Scene) -> Iterable[Finding]:
     if mode & _OTHERS_MAY_WRITE:
         found.append(
             fail(
-                f"{path} has mode {mode:04o}: others than root can write to it, and so choose which disks pods get",
+                f"{path} has mode {mode:04o}: others than root can write to it, and so choose which disks "
+                "pods get",
                 f"chmod 0755 {path}",
             )
         )
@@ -188,7 +190,8 @@ def devices(scene: Scene) -> Iterable[Finding]:
             found.append(
                 fail(
                     f"{record.name} names {device}, which exists on this node",
-                    "Kata would try to hot-plug it, which a remote hypervisor can't: the id must be the cloud's; "
+                    "Kata would try to hot-plug it, which a remote hypervisor can't: the id must be the "
+                    "cloud's; "
                     "update the driver that wrote it, then delete the pod",
                 )
             )
@@ -215,7 +218,8 @@ def stale(scene: Scene) -> Iterable[Finding]:
     found = [
         fail(
             f"{record.name} is stale: {why}",
-            "it moves the disks of every later pod on this node: remove it with --fix, or remove the directory "
+            "it moves the disks of every later pod on this node: remove it with --fix, or remove the "
+            "directory "
             f"{record.directory}",
         )
         for record in records(scene)
@@ -248,7 +252,8 @@ def several_pods(scene: Scene) -> Iterable[Finding]:
         return [
             warn(
                 f"{len(pods)} pods on this node have volumes: {', '.join(pods)}",
-                "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods can't "
+                "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods "
+                "can't "
                 "start: keep them on different nodes (podAntiAffinity, topologySpreadConstraints)",
             )
         ]

@@ -31,7 +31,7 @@ KATA_CONFIGS: Final = (
     Path("/usr/share/kata-containers/defaults/configuration-remote.toml"),
 )
 _CONTAINER_SOCKET: Final = Path("/csi/csi.sock")
-_CLOUD_SECONDS: Final = 60.0
+CLOUD_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Cloud:
 
     def deadline(self) -> Deadline:
         """For one question."""
-        return Deadline.after(_CLOUD_SECONDS)
+        return Deadline.after(CLOUD_SECONDS)
 
     @cached_property
     def _listing(self) -> tuple[Volume, ...] | ProviderError:
@@ -95,7 +95,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that checks look at. ``cluster`` and ``cloud`` are the reason, as text, when there is none."""
+    """Everything that checks look at. ``cluster`` and ``cloud`` are the reason, as text, if there is none."""
 
     paths: Paths
     cluster: KubernetesApi | str

@@ -13,6 +13,7 @@ from botocore.config import Config
 from providers.aws import disk_types, handles
 from providers.aws import tags as tag_keys
 from providers.aws.calls import Ec2
+from providers.aws.diagnosis import AwsDiagnosis, Diagnosed
 from providers.aws.disk_types import GIB
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
@@ -63,12 +64,12 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 
 MakeClient = Callable[[str], Any]
-"""A boto3 EC2 client of that region."""
+"""A boto3 client of that region."""
 
 
-def default_clients() -> MakeClient:
+def default_clients(service: str = "ec2") -> MakeClient:
     """Clients with credentials from the SDK's default chain: IRSA, pod identity, instance profile …"""
-    session = boto3.Session()
+    session: Any = boto3.Session()
     # Retries are ours (``calls.py``).
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -77,7 +78,7 @@ def default_clients() -> MakeClient:
         read_timeout=_ANSWER_SECONDS,
         user_agent_extra="confidential-csi",
     )
-    return lambda region: session.client("ec2", region_name=region, config=config)
+    return lambda region: session.client(service, region_name=region, config=config)
 
 
 def existing_regions() -> frozenset[str]:
@@ -100,6 +101,7 @@ class AwsProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    AwsDiagnosis,
 ):
     """EBS volumes of one account, in any region."""
 
@@ -325,6 +327,11 @@ class AwsProvider(
             for region, wanted in ids.items()
             for volume_id, condition in conditions(self._region(region).region.ec2, wanted, deadline).items()
         }
+
+    def _diagnosed(self) -> Diagnosed:
+        region = self._settings.region
+        sts = Ec2(region, default_clients("sts")(region))
+        return Diagnosed(self._region(region).region.ec2, sts, self._settings.zone or f"{region}a")
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""

@@ -1,0 +1,186 @@
+"""The command line of ``confidential-csi doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from cli.doctor.catalog import CHECKS
+from cli.doctor.fixes import Removal, removals
+from cli.doctor.model import Result, Verdict, run
+from cli.doctor.scene import HYPERVISOR_SOCKET, KATA_CONFIGS, KUBELET_ROOT, Cloud, Paths, Scene
+from cli.kubernetes_api import KubernetesApi, NoAnswer, has_usual_kubeconfig, kubernetes_options
+from cli.node_options import direct_volumes_option, pods_option
+from cli.output import OutputFormat, echo_json, echo_table, output_option
+from driver.errors import DriverError
+from providers.errors import ConfigurationError
+from providers.registry import load_provider
+
+#: Exit codes: 0 nothing found, 1 doctor itself failed (click's), 2 wrong usage (click's).
+EXIT_WARNINGS = 3
+EXIT_FAILURES = 4
+
+_COLUMNS = ("check", "verdict", "what it saw, and what to do")
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--provider",
+    envvar="CONFIDENTIAL_CSI_PROVIDER",
+    show_envvar=True,
+    help="Cloud to look at, with the controller's settings in the environment; else it is left out.",
+)
+@kubernetes_options
+@click.option(
+    "--endpoint",
+    envvar="CSI_ENDPOINT",
+    show_envvar=True,
+    help="Socket of the driver, as unix:///path; else where a container or a node of ours has it.",
+)
+@click.option(
+    "--kubelet-root",
+    type=_PATH,
+    default=KUBELET_ROOT,
+    show_default=True,
+    help="kubelet's root directory, as node.kubeletRoot of the chart.",
+)
+@direct_volumes_option
+@pods_option
+@click.option(
+    "--hypervisor-socket",
+    type=_PATH,
+    default=HYPERVISOR_SOCKET,
+    show_default=True,
+    help="Where cloud-api-adaptor listens for Kata.",
+)
+@click.option(
+    "--kata-config",
+    type=_PATH,
+    help="Kata's configuration of the remote hypervisor; else looked for where kata-deploy puts it.",
+)
+@click.option(
+    "--node-name",
+    envvar=["CONFIDENTIAL_CSI_NODE_ID", "NODE_NAME"],
+    default="",
+    show_envvar=True,
+    help="Kubernetes' name of this node; the driver must be registered on it.",
+)
+@click.option(
+    "--check",
+    "only",
+    multiple=True,
+    type=click.Choice([check.id for check in CHECKS]),
+    help="Run this check alone (repeatable).",
+)
+@click.option("--fix", is_flag=True, help="Remove what is provably stale on this node, after asking.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@output_option
+def doctor(
+    *,
+    provider: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    endpoint: str | None,
+    kubelet_root: Path,
+    direct_volumes_root: Path,
+    pods_root: Path,
+    hypervisor_socket: Path,
+    kata_config: Path | None,
+    node_name: str,
+    only: tuple[str, ...],
+    fix: bool,
+    yes: bool,
+    output: OutputFormat,
+) -> None:
+    """Find what is wrong here: on a node, in a controller's pod, or on a laptop with a kubeconfig.
+
+    It changes nothing without --fix. What it can't look at from here it lists as skipped, with the reason.
+    Exit codes: 0 nothing found, 3 warnings, 4 failures.
+    """
+    paths = Paths(
+        None if endpoint is None else _socket_path(endpoint),
+        kubelet_root,
+        direct_volumes_root,
+        pods_root,
+        hypervisor_socket,
+        KATA_CONFIGS if kata_config is None else (kata_config,),
+    )
+    scene = Scene(
+        paths,
+        cluster=_cluster(kubeconfig, context),
+        cloud=_cloud(provider),
+        cluster_wanted=kubeconfig is not None or context is not None or has_usual_kubeconfig(),
+        cloud_wanted=provider is not None,
+        node_name=node_name,
+    )
+    results = [result for check in CHECKS if not only or check.id in only for result in run(check, scene)]
+    removable = removals(scene) if fix else []
+    removed = [removal.what for removal in removable if _may(removal, yes=yes) and _remove(removal)]
+    _show(results, removed, output)
+    verdicts = {result.verdict for result in results}
+    if Verdict.FAIL in verdicts:
+        raise SystemExit(EXIT_FAILURES)
+    if Verdict.WARN in verdicts:
+        raise SystemExit(EXIT_WARNINGS)
+
+
+def _show(results: list[Result], removed: list[str], output: OutputFormat) -> None:
+    counts = Counter(result.verdict for result in results)
+    if output is OutputFormat.JSON:
+        echo_json(
+            {
+                "results": [asdict(result) for result in results],
+                "summary": {verdict.value: counts[verdict] for verdict in Verdict},
+                "removed": removed,
+            }
+        )
+        return
+    echo_table(
+        _COLUMNS,
+        [(one.check, one.verdict, one.saw + (f"\nfix: {one.fix}" if one.fix else "")) for one in results],
+    )
+    click.echo()
+    click.echo(", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict) + ".")
+    if counts[Verdict.SKIPPED]:
+        click.echo("What was skipped was not looked at: nothing is known about it.")
+    for what in removed:
+        click.echo(f"Removed: {what}")
+
+
+def _may(removal: Removal, *, yes: bool) -> bool:
+    return yes or click.confirm(f"Remove {removal.what}?", err=True)
+
+
+def _remove(removal: Removal) -> bool:
+    try:
+        return removal.remove()
+    except DriverError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _cluster(kubeconfig: Path | None, context: str | None) -> KubernetesApi | str:
+    try:
+        return KubernetesApi.connect(kubeconfig, context)
+    except NoAnswer as error:
+        return str(error)
+
+
+def _cloud(provider: str | None) -> Cloud | str:
+    if provider is None:
+        return "no cloud was named: give --provider, and the controller's settings in the environment"
+    try:
+        return Cloud(load_provider(provider, os.environ))
+    except ConfigurationError as error:
+        return str(error)
+
+
+def _socket_path(endpoint: str) -> Path:
+    path = Path(endpoint.removeprefix("unix://"))
+    if not path.is_absolute():
+        raise click.BadParameter("it must be unix:///absolute/path", param_hint="--endpoint")
+    return path
