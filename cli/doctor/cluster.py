@@ -98,7 +98,11 @@ def workloads(scene: Scene) -> Iterable[Finding]:
         status, wanted = one.get("status", {}), one["spec"].get("replicas", 1)
         ready = status.get("readyReplicas", 0)
         text = f"Deployment {name_of(one)}: {ready} of {wanted} ready"
-        if ready == 0 and wanted:
+        if not wanted:
+            found.append(
+                warn(f"{text}: it was scaled to none", "scale it to the chart's controller.replicas")
+            )
+        elif ready == 0:
             found.append(
                 fail(text, f"kubectl -n {one['metadata']['namespace']} describe pods; see their logs")
             )

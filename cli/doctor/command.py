@@ -16,6 +16,7 @@ from cli.doctor.scene import HYPERVISOR_SOCKET, KATA_CONFIGS, KUBELET_ROOT, Clou
 from cli.kubernetes_api import KubernetesApi, NoAnswer, has_usual_kubeconfig, kubernetes_options
 from cli.node_options import direct_volumes_option, pods_option
 from cli.output import OutputFormat, echo_json, echo_table, output_option
+from cli.quiet import keep_libraries_quiet
 from driver.errors import DriverError
 from providers.errors import ConfigurationError
 from providers.registry import load_provider
@@ -102,6 +103,7 @@ def doctor(
     It changes nothing without --fix. What it can't look at from here it lists as skipped, with the reason.
     Exit codes: 0 nothing found, 3 warnings, 4 failures.
     """
+    keep_libraries_quiet()
     paths = Paths(
         None if endpoint is None else _socket_path(endpoint),
         kubelet_root,

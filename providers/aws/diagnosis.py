@@ -7,7 +7,7 @@ allowed them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -42,8 +42,8 @@ class Diagnosed:
     """Where to ask."""
 
     ec2: Ec2
-    sts: Ec2
-    """The Security Token Service, which tells everybody who they are."""
+    sts: Callable[[], Ec2]
+    """Makes a client of the Security Token Service, which tells everybody who they are."""
     zone: str
     """Where a volume would be made."""
 
@@ -56,7 +56,7 @@ class AwsDiagnosis(BackendDiagnosis):
         """Where the volumes of the configured region are."""
 
     def identity(self, deadline: Deadline) -> str:
-        answer = _ask(self._diagnosed().sts, "get_caller_identity", deadline)
+        answer = _ask(self._diagnosed().sts(), "get_caller_identity", deadline)
         return str(answer["Arn"])
 
     def permissions(self, deadline: Deadline) -> tuple[Permission, ...]:

@@ -330,8 +330,11 @@ class AwsProvider(
 
     def _diagnosed(self) -> Diagnosed:
         region = self._settings.region
-        sts = Ec2(region, default_clients("sts")(region))
-        return Diagnosed(self._region(region).region.ec2, sts, self._settings.zone or f"{region}a")
+        return Diagnosed(
+            self._region(region).region.ec2,
+            lambda: Ec2(region, default_clients("sts")(region)),
+            self._settings.zone or f"{region}a",
+        )
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""
