@@ -7,6 +7,6 @@ import warnings
 
 
 def keep_libraries_quiet() -> None:
-    """Drop what SDKs log and warn of: it goes to the terminal otherwise, and can quote tokens and requests."""
+    """Drop what SDKs log and warn of: it would go to the terminal, and can quote tokens and requests."""
     logging.getLogger().addHandler(logging.NullHandler())
     warnings.simplefilter("ignore")

