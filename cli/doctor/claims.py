@@ -4,88 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
 
-from cli.doctor.cluster import (
+from cli.doctor.cluster import is_peer_pod_class
+from cli.doctor.model import Finding, fail, ok, warn
+from cli.kubernetes_api import Json
+from cli.kubernetes_objects import (
     ATTACHMENTS,
     CLASSES,
-    PODS,
     RUNTIME_CLASSES,
-    VOLUMES,
-    is_peer_pod_class,
+    claimed_volumes,
     name_of,
+    pods_with_volumes,
 )
-from cli.doctor.model import Finding, fail, ok, warn
-from cli.doctor.scene import DRIVER, Scene
-from cli.kubernetes_api import Json
-
-_ENCRYPT_TYPE: Final = "encrypt-type"
-_KEY_ID: Final = "kbs-key-id"
-_OVER: Final = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """A PersistentVolume of this driver."""
-
-    name: str
-    volume_id: str
-    claim: str
-    """``namespace/name``; empty when there is none."""
-    class_name: str
-    phase: str
-    attributes: Mapping[str, str]
-
-    @classmethod
-    def of(cls, volume: Json) -> Claimed:
-        """The facts of a PersistentVolume."""
-        specification = volume["spec"]
-        claim = specification.get("claimRef")
-        return cls(
-            volume["metadata"]["name"],
-            specification["csi"]["volumeHandle"],
-            f"{claim['namespace']}/{claim['name']}" if claim else "",
-            specification.get("storageClassName", ""),
-            volume.get("status", {}).get("phase", ""),
-            specification["csi"].get("volumeAttributes") or {},
-        )
-
-    def is_encrypted(self) -> bool:
-        """Whether the guest is told to encrypt it."""
-        return bool(self.attributes.get(_ENCRYPT_TYPE) and self.attributes.get(_KEY_ID))
-
-
-def claimed_volumes(scene: Scene) -> list[Claimed]:
-    """All PersistentVolumes of this driver."""
-    return [
-        Claimed.of(one)
-        for one in scene.objects(VOLUMES)
-        if (one["spec"].get("csi") or {}).get("driver") == DRIVER
-    ]
-
-
-def pods_with_volumes(scene: Scene) -> dict[str, list[Json]]:
-    """For each claim (``namespace/name``) of a volume of this driver, the pods that use it, unless over."""
-    claims = {one.claim for one in claimed_volumes(scene) if one.claim}
-    found: dict[str, list[Json]] = defaultdict(list)
-    for pod in scene.objects(PODS):
-        if pod.get("status", {}).get("phase") in _OVER:
-            continue
-        for volume in pod["spec"].get("volumes") or ():
-            claim = _claim_name(pod, volume)
-            if claim in claims:
-                found[claim].append(pod)
-    return found
-
-
-def _claim_name(pod: Json, volume: Json) -> str:
-    namespace = pod["metadata"]["namespace"]
-    if "persistentVolumeClaim" in volume:
-        return f"{namespace}/{volume['persistentVolumeClaim']['claimName']}"
-    if "ephemeral" in volume:  # its claim is named after pod and volume
-        return f"{namespace}/{pod['metadata']['name']}-{volume['name']}"
-    return ""
+from cli.scene import DRIVER, Scene
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 
 
 def plaintext(scene: Scene) -> Iterable[Finding]:
@@ -105,7 +37,7 @@ def plaintext(scene: Scene) -> Iterable[Finding]:
                 fail(
                     f"PersistentVolume {one.name} (claim {one.claim or 'none'}) is NOT encrypted, though its "
                     f"StorageClass {one.class_name or '(none)'} speaks of encryption: its attributes lack "
-                    f"{_ENCRYPT_TYPE} or {_KEY_ID}",
+                    f"{ENCRYPT_TYPE} or {KBS_KEY_ID}",
                     "treat its content as known to the host: make a new claim of a class that passes "
                     "'confidential-csi lint', copy the data, delete this volume",
                 )

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from cli.doctor.model import Finding, Skipped, fail, ok, warn
-from cli.doctor.scene import Scene
+from cli.doctor.model import Finding, fail, ok, warn
 from cli.kubernetes_api import NoAnswer
+from cli.scene import Scene, Skipped
 from providers.errors import ProviderError
 from providers.interface import BackendDiagnosis
 

@@ -6,21 +6,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cli.doctor.model import Finding, Skipped, Verdict, fail, ok, warn
-from cli.doctor.scene import DRIVER, Scene
+from cli.doctor.model import Finding, Verdict, fail, ok, warn
 from cli.kubernetes_api import Json, NoAnswer
-
-NODES: Final = "/api/v1/nodes"
-PODS: Final = "/api/v1/pods"
-CLAIMS: Final = "/api/v1/persistentvolumeclaims"
-VOLUMES: Final = "/api/v1/persistentvolumes"
-CSI_NODES: Final = "/apis/storage.k8s.io/v1/csinodes"
-CSI_DRIVERS: Final = "/apis/storage.k8s.io/v1/csidrivers"
-CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
-ATTACHMENTS: Final = "/apis/storage.k8s.io/v1/volumeattachments"
-RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
-DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
-DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+from cli.kubernetes_objects import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    PODS,
+    RUNTIME_CLASSES,
+    name_of,
+)
+from cli.scene import DRIVER, Scene, Skipped
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -28,12 +25,6 @@ OUR_NAME: Final = "confidential-csi"
 #: Of RuntimeClasses whose pods are peer pods (cloud-api-adaptor, ``install/`` and ``webhook/``).
 PEER_POD_HANDLERS: Final = frozenset({"kata-remote"})
 _CAA_IMAGE: Final = "cloud-api-adaptor"
-
-
-def name_of(one: Json) -> str:
-    """``namespace/name``, or the name of what has no namespace."""
-    metadata = one["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 def api(scene: Scene) -> Iterable[Finding]:

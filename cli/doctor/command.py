@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -12,14 +11,21 @@ import click
 from cli.doctor.catalog import CHECKS
 from cli.doctor.fixes import Removal, removals
 from cli.doctor.model import Result, Verdict, run
-from cli.doctor.scene import HYPERVISOR_SOCKET, KATA_CONFIGS, KUBELET_ROOT, Cloud, Paths, Scene
-from cli.kubernetes_api import KubernetesApi, NoAnswer, has_usual_kubeconfig, kubernetes_options
+from cli.kubernetes_api import has_usual_kubeconfig, kubernetes_options
 from cli.node_options import direct_volumes_option, pods_option
 from cli.output import OutputFormat, echo_json, echo_table, output_option
 from cli.quiet import keep_libraries_quiet
+from cli.scene import (
+    HYPERVISOR_SOCKET,
+    KATA_CONFIGS,
+    KUBELET_ROOT,
+    Paths,
+    Scene,
+    cloud_of,
+    cluster_of,
+    provider_option,
+)
 from driver.errors import DriverError
-from providers.errors import ConfigurationError
-from providers.registry import load_provider
 
 #: Exit codes: 0 nothing found, 1 doctor itself failed (click's), 2 wrong usage (click's).
 EXIT_WARNINGS = 3
@@ -30,12 +36,7 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option(
-    "--provider",
-    envvar="CONFIDENTIAL_CSI_PROVIDER",
-    show_envvar=True,
-    help="Cloud to look at, with the controller's settings in the environment; else it is left out.",
-)
+@provider_option
 @kubernetes_options
 @click.option(
     "--endpoint",
@@ -114,8 +115,8 @@ def doctor(
     )
     scene = Scene(
         paths,
-        cluster=_cluster(kubeconfig, context),
-        cloud=_cloud(provider),
+        cluster=cluster_of(kubeconfig, context),
+        cloud=cloud_of(provider),
         cluster_wanted=kubeconfig is not None or context is not None or has_usual_kubeconfig(),
         cloud_wanted=provider is not None,
         node_name=node_name,
@@ -163,22 +164,6 @@ def _remove(removal: Removal) -> bool:
         return removal.remove()
     except DriverError as error:
         raise click.ClickException(str(error)) from None
-
-
-def _cluster(kubeconfig: Path | None, context: str | None) -> KubernetesApi | str:
-    try:
-        return KubernetesApi.connect(kubeconfig, context)
-    except NoAnswer as error:
-        return str(error)
-
-
-def _cloud(provider: str | None) -> Cloud | str:
-    if provider is None:
-        return "no cloud was named: give --provider, and the controller's settings in the environment"
-    try:
-        return Cloud(load_provider(provider, os.environ))
-    except ConfigurationError as error:
-        return str(error)
 
 
 def _socket_path(endpoint: str) -> Path:

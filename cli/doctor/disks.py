@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from cli.doctor.claims import Claimed, claimed_volumes, pods_with_volumes
-from cli.doctor.cluster import ATTACHMENTS, CLAIMS
-from cli.doctor.model import Finding, Skipped, fail, ok, warn
-from cli.doctor.scene import DRIVER, Scene
+from cli.doctor.model import Finding, fail, ok, warn
 from cli.kubernetes_api import Json
+from cli.kubernetes_objects import ATTACHMENTS, CLAIMS, Claimed, claimed_volumes, pods_with_volumes
+from cli.scene import DRIVER, Scene, Skipped
 from driver.errors import DriverError
 from driver.volume_id import Ids
 from providers.errors import ProviderError, VolumeNotFoundError

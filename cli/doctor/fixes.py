@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cli.doctor.records import Record, is_abandoned, records, why_stale
-from cli.doctor.scene import Scene
+from cli.scene import Scene
 from driver.direct_volumes import WORK_PREFIX
 
 

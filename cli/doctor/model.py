@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from cli.doctor.scene import Scene
+from cli.scene import Scene, Skipped
 
 
 class Verdict(StrEnum):
@@ -22,10 +21,6 @@ class Verdict(StrEnum):
     """Something that does not work, or loses or exposes data."""
     SKIPPED = "skipped"
     """It did not look, and says why: nothing follows from it."""
-
-
-class Skipped(Exception):
-    """Raised by a check that can't look where it stands; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cli.doctor.model import Finding, Skipped, fail, ok, warn
+from cli.doctor.model import Finding, fail, ok, warn
 from cli.doctor.records import records
-from cli.doctor.scene import Scene
+from cli.scene import Scene, Skipped
 
 _ROOT_OPTION = "--root-dir"
 

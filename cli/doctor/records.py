@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cli.doctor.model import Finding, fail, ok, warn
-from cli.doctor.scene import Scene
+from cli.scene import Scene
 from driver import mountinfo
 from driver.direct_volumes import WORK_PREFIX, target_path_of
 

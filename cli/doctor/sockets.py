@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cli.doctor.model import Finding, Skipped, fail, ok
-from cli.doctor.scene import DRIVER, Scene
+from cli.doctor.model import Finding, fail, ok
+from cli.scene import DRIVER, Scene, Skipped
 
 _SECONDS: Final = 5.0
 

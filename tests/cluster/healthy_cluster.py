@@ -13,8 +13,8 @@ import yaml
 
 from cli.doctor.catalog import CHECKS
 from cli.doctor.model import Result, Verdict, run
-from cli.doctor.scene import DRIVER, Cloud, Paths, Scene
 from cli.kubernetes_api import KubernetesApi
+from cli.scene import DRIVER, Cloud, Paths, Scene
 from providers.deadline import Deadline
 from providers.interface import Encryption, Volume, VolumeRequest
 from tests.cluster.api import Api, Object

@@ -16,7 +16,7 @@ import pytest
 from cli.doctor.catalog import CHECKS
 from cli.doctor.command import EXIT_FAILURES
 from cli.doctor.model import Verdict
-from cli.doctor.scene import DRIVER
+from cli.scene import DRIVER
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ApiServer
 from tests.cluster.healthy_cluster import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cli.doctor.catalog import CHECKS
 from cli.doctor.model import Result, Verdict, run
-from cli.doctor.scene import Paths, Scene
+from cli.scene import Paths, Scene
 from driver.direct_volumes import DirectVolumes, directory_name
 from driver.mountinfo import MountInfo
 from tests.tools.driver_process import running

@@ -14,7 +14,7 @@ import pytest
 
 from cli.doctor.catalog import CHECKS
 from cli.doctor.model import Check, Result, Verdict, run
-from cli.doctor.scene import Cloud, Paths, Scene
+from cli.scene import Cloud, Paths, Scene
 from providers.deadline import Deadline
 from providers.interface import VolumeRequest
 from providers.registry import load_provider
@@ -149,7 +149,7 @@ def test_missing_credentials_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", "/nonexistent")
-    monkeypatch.setattr("cli.doctor.scene.CLOUD_SECONDS", 2.0)
+    monkeypatch.setattr("cli.scene.CLOUD_SECONDS", 2.0)
     found = _problems(_examine(Cloud(load_provider("aws", os.environ))))
     assert set(found) == {"cloud-access", "cloud-identity"}
     assert "NoCredentialsError" in found["cloud-identity"][0].saw

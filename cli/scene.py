@@ -1,7 +1,8 @@
-"""Where the doctor stands and what it can reach: paths of a node, a cluster, a cloud."""
+"""Where a tool stands and what it can reach: paths of a node, a cluster, a cloud."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,14 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from cli.doctor.model import Skipped
+import click
+
 from cli.kubernetes_api import Json, KubernetesApi, NoAnswer
 from driver.direct_volumes import DEFAULT_ROOT as DIRECT_VOLUMES_ROOT
 from driver.direct_volumes import DirectVolumes
 from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from providers.deadline import Deadline
-from providers.errors import ProviderError
+from providers.errors import ConfigurationError, ProviderError
 from providers.interface import BlockVolumeProvider, Volume, VolumeLister
+from providers.registry import load_provider
 
 DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
 #: kubelet's, unless it was started with another --root-dir.
@@ -32,6 +35,10 @@ KATA_CONFIGS: Final = (
 )
 _CONTAINER_SOCKET: Final = Path("/csi/csi.sock")
 CLOUD_SECONDS: Final = 60.0
+
+
+class Skipped(Exception):
+    """Raised where something can't be looked at from here; the message says why. Nothing follows from it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that checks look at. ``cluster`` and ``cloud`` are the reason, as text, if there is none."""
+    """What can be looked at. ``cluster`` and ``cloud`` are the reason, as text, if there is none."""
 
     paths: Paths
     cluster: KubernetesApi | str
@@ -189,3 +196,29 @@ class Scene:
             return self.require_cloud().volumes()
         except ProviderError as error:
             raise Skipped(f"volumes can't be listed: {error}") from None
+
+
+def cluster_of(kubeconfig: Path | None, context: str | None) -> KubernetesApi | str:
+    """The cluster that options or the surroundings name; else why there is none."""
+    try:
+        return KubernetesApi.connect(kubeconfig, context)
+    except NoAnswer as error:
+        return str(error)
+
+
+def cloud_of(provider: str | None) -> Cloud | str:
+    """The cloud of that name, with the settings of the environment; else why there is none."""
+    if provider is None:
+        return "no cloud was named: give --provider, and the controller's settings in the environment"
+    try:
+        return Cloud(load_provider(provider, os.environ))
+    except ConfigurationError as error:
+        return str(error)
+
+
+provider_option = click.option(
+    "--provider",
+    envvar="CONFIDENTIAL_CSI_PROVIDER",
+    show_envvar=True,
+    help="Cloud to look at, with the controller's settings in the environment; else it is left out.",
+)
