@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
 from cli.doctor.model import Finding, fail, ok, warn
 from cli.kubernetes_api import Json
 from cli.kubernetes_objects import ATTACHMENTS, CLAIMS, Claimed, claimed_volumes, pods_with_volumes
+from cli.owners import owners_of, volume_ids
 from cli.scene import DRIVER, Scene, Skipped
 from driver.errors import DriverError
-from driver.volume_id import Ids
 from providers.errors import ProviderError, VolumeNotFoundError
 from providers.interface import Volume, VolumeFence
-from providers.registry import installed_providers
 
 _DETACHING_SECONDS: Final = 180.0
 """For which a VolumeAttachment may wait for its PodVM to end before somebody should look."""
-
-
-def volume_ids(scene: Scene) -> Ids:
-    """The ids of this cloud's volumes.
-
-    Raises:
-        Skipped: there is no cloud.
-    """
-    return Ids(scene.require_cloud().provider, installed_providers())
 
 
 def without_volume(scene: Scene) -> Iterable[Finding]:
@@ -86,24 +76,6 @@ def without_claim(scene: Scene) -> Iterable[Finding]:
         if volume.handle not in owners and volume.name not in waiting
     ]
     return found or [ok(f"{len(volumes)} disk(s), each with its PersistentVolume")]
-
-
-def owners_of(scene: Scene) -> Mapping[str, Claimed]:
-    """The PersistentVolume of each listed volume, by the volume's handle.
-
-    Raises:
-        Skipped: cluster or cloud can't be asked.
-    """
-    ids = volume_ids(scene)
-    claimed = claimed_volumes(scene)
-    by_id = {one.volume_id: one for one in claimed}
-    found: dict[str, Claimed] = {}
-    for volume in scene.volumes():
-        by_name = scene.require_cloud().provider.handle_for_name(volume.name)
-        for volume_id in (ids.format(volume.handle), volume.older_id, ids.format(by_name)):
-            if volume_id in by_id:
-                found[volume.handle] = by_id[volume_id]
-    return found
 
 
 def fence(scene: Scene) -> Iterable[Finding]:

@@ -146,7 +146,8 @@ def _conclusion(
     size = next(iter(header.metadata["keyslots"].values()))["key_size"] * 8
     text = (
         f"Encrypted, as far as a disk can show it: LUKS2 made by {made_by}, profile {reviewed.profile.name}, "
-        f"every rule holds; {segment['encryption']} with a {size}-bit key from byte {segment['offset']} to "
+        f"every rule holds; {segment['encryption']} with a {size}-bit key (AES-{size // 2}) from byte "
+        f"{segment['offset']} to "
         "the end"
     )
     if sample is not None:

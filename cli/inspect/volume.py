@@ -12,16 +12,15 @@ import click
 from cli.inspect.story import Section, Story, Value
 from cli.kubernetes_api import Json
 from cli.kubernetes_objects import ATTACHMENTS, Claimed, claimed_volumes, name_of, pods_with_volumes
+from cli.owners import owners_of, volume_ids
 from cli.scene import DRIVER, Scene, Skipped
 from driver import mountinfo
 from driver.direct_volumes import directory_name, target_path_of
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.errors import DriverError
 from driver.mountinfo import CLOUD_VOLUME_PATH
-from driver.volume_id import Ids
 from providers.errors import ProviderError, VolumeNotFoundError
 from providers.interface import Volume, VolumeHealth, VolumeSnapshotter
-from providers.registry import installed_providers
 
 Found = TypeVar("Found")
 
@@ -106,6 +105,9 @@ def inspect_record(directory: Path, scene: Scene) -> Story:
 
 
 def _tell(story: Story, subject: _Volume, scene: Scene) -> Story:
+    if subject.claimed is None and subject.volume is not None:
+        owners = _seen(story, lambda: owners_of(scene), "the PersistentVolume") or {}
+        subject.claimed = owners.get(subject.volume.handle)
     if subject.claimed is not None:
         story.sections.append(
             Section("persistentVolume", "PersistentVolume", _claimed_facts(subject.claimed))
@@ -129,7 +131,7 @@ def _tell(story: Story, subject: _Volume, scene: Scene) -> Story:
 def _find_in_cloud(story: Story, subject: _Volume, volume_id: str, scene: Scene) -> None:
     def find() -> Volume | None:
         cloud = scene.require_cloud()
-        handle = Ids(cloud.provider, installed_providers()).volume_handle(volume_id)
+        handle = volume_ids(scene).volume_handle(volume_id)
         if handle is None:
             return None
         try:
