@@ -233,7 +233,7 @@ def _is_ours(one: Json, component: str) -> bool:
 def _caa_containers(daemon_set: Json) -> Iterator[Json]:
     for container in daemon_set["spec"]["template"]["spec"]["containers"]:
         image = container["image"].partition("@")[0].rpartition("/")[2]
-        if image.partition(":")[0] == _CAA_IMAGE:
+        if _CAA_IMAGE in image.partition(":")[0]:
             yield container
 
 

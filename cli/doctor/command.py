@@ -122,9 +122,13 @@ def doctor(
         node_name=node_name,
     )
     results = [result for check in CHECKS if not only or check.id in only for result in run(check, scene)]
-    removable = removals(scene) if fix else []
-    removed = [removal.what for removal in removable if _may(removal, yes=yes) and _remove(removal)]
-    _show(results, removed, output)
+    if output is OutputFormat.JSON:
+        removed = _fix(scene, yes=yes) if fix else []
+        echo_json(_document(results, removed))
+    else:
+        _show(results)
+        for what in _fix(scene, yes=yes) if fix else []:
+            click.echo(f"Removed: {what}")
     verdicts = {result.verdict for result in results}
     if Verdict.FAIL in verdicts:
         raise SystemExit(EXIT_FAILURES)
@@ -132,27 +136,28 @@ def doctor(
         raise SystemExit(EXIT_WARNINGS)
 
 
-def _show(results: list[Result], removed: list[str], output: OutputFormat) -> None:
+def _document(results: list[Result], removed: list[str]) -> dict[str, object]:
     counts = Counter(result.verdict for result in results)
-    if output is OutputFormat.JSON:
-        echo_json(
-            {
-                "results": [asdict(result) for result in results],
-                "summary": {verdict.value: counts[verdict] for verdict in Verdict},
-                "removed": removed,
-            }
-        )
-        return
-    echo_table(
-        _COLUMNS,
-        [(one.check, one.verdict, one.saw + (f"\nfix: {one.fix}" if one.fix else "")) for one in results],
-    )
+    return {
+        "results": [asdict(result) for result in results],
+        "summary": {verdict.value: counts[verdict] for verdict in Verdict},
+        "removed": removed,
+    }
+
+
+def _show(results: list[Result]) -> None:
+    rows = [(one.check, one.verdict, one.saw + (f"\nfix: {one.fix}" if one.fix else "")) for one in results]
+    echo_table(_COLUMNS, rows)
+    counts = Counter(result.verdict for result in results)
     click.echo()
-    click.echo(", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict) + ".")
+    click.echo(", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict))
     if counts[Verdict.SKIPPED]:
         click.echo("What was skipped was not looked at: nothing is known about it.")
-    for what in removed:
-        click.echo(f"Removed: {what}")
+
+
+def _fix(scene: Scene, *, yes: bool) -> list[str]:
+    """What was removed."""
+    return [one.what for one in removals(scene) if _may(one, yes=yes) and _remove(one)]
 
 
 def _may(removal: Removal, *, yes: bool) -> bool:
