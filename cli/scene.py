@@ -33,6 +33,8 @@ KATA_CONFIGS: Final = (
     Path("/etc/kata-containers/configuration-remote.toml"),
     Path("/usr/share/kata-containers/defaults/configuration-remote.toml"),
 )
+#: Of cloud-api-adaptor's RuntimeClass (its ``install/`` and ``webhook/``).
+PEER_POD_HANDLERS: Final = frozenset({"kata-remote"})
 _CONTAINER_SOCKET: Final = Path("/csi/csi.sock")
 CLOUD_SECONDS: Final = 60.0
 
@@ -113,6 +115,8 @@ class Scene:
     """A provider was named: not to load it is a fault."""
     node_name: str = ""
     """This Kubernetes node, if it is one and its name is known."""
+    peer_pod_handlers: frozenset[str] = PEER_POD_HANDLERS
+    """Handlers of the RuntimeClasses whose pods are peer pods."""
     now: Callable[[], float] = field(default=time.time)
     """Seconds since the epoch."""
 

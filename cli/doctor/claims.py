@@ -59,7 +59,7 @@ def _speaks_of_encryption(parameters: Mapping[str, str]) -> bool:
 def peer_pods(scene: Scene) -> Iterable[Finding]:
     """Every pod that uses a volume is a peer pod."""
     peer_classes = {
-        one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(one)
+        one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(scene, one)
     }
     pods = _each_once(pods_with_volumes(scene))
     found: list[Finding] = []

@@ -22,8 +22,6 @@ from cli.scene import DRIVER, Scene, Skipped
 NAME_LABEL: Final = "app.kubernetes.io/name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 OUR_NAME: Final = "confidential-csi"
-#: Of RuntimeClasses whose pods are peer pods (cloud-api-adaptor, ``install/`` and ``webhook/``).
-PEER_POD_HANDLERS: Final = frozenset({"kata-remote"})
 _CAA_IMAGE: Final = "cloud-api-adaptor"
 
 
@@ -157,20 +155,22 @@ def registrations(scene: Scene) -> Iterable[Finding]:
 
 def runtime_class(scene: Scene) -> Iterable[Finding]:
     """There is a RuntimeClass by which pods become peer pods."""
-    found = [one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(one)]
+    found = [
+        one["metadata"]["name"] for one in scene.objects(RUNTIME_CLASSES) if is_peer_pod_class(scene, one)
+    ]
     if not found:
         return [
             fail(
-                f"there is no RuntimeClass with the handler {' or '.join(sorted(PEER_POD_HANDLERS))}",
+                f"there is no RuntimeClass with the handler {' or '.join(sorted(scene.peer_pod_handlers))}",
                 "no pod can be a peer pod: install Kata's remote runtime (kata-deploy) and cloud-api-adaptor",
             )
         ]
     return [ok(f"peer pods by RuntimeClass {', '.join(sorted(found))}")]
 
 
-def is_peer_pod_class(runtime_class: Json) -> bool:
+def is_peer_pod_class(scene: Scene, runtime_class: Json) -> bool:
     """Whether pods of the class are peer pods."""
-    return runtime_class.get("handler") in PEER_POD_HANDLERS
+    return runtime_class.get("handler") in scene.peer_pod_handlers
 
 
 def caa_volumes(scene: Scene) -> Iterable[Finding]:

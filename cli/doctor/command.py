@@ -19,6 +19,7 @@ from cli.scene import (
     HYPERVISOR_SOCKET,
     KATA_CONFIGS,
     KUBELET_ROOT,
+    PEER_POD_HANDLERS,
     Paths,
     Scene,
     cloud_of,
@@ -73,6 +74,14 @@ _PATH = click.Path(path_type=Path)
     help="Kubernetes' name of this node; the driver must be registered on it.",
 )
 @click.option(
+    "--peer-pod-handlers",
+    envvar="CONFIDENTIAL_CSI_PEER_POD_HANDLERS",
+    default=",".join(sorted(PEER_POD_HANDLERS)),
+    show_default=True,
+    show_envvar=True,
+    help="Handlers of the RuntimeClasses that start peer pods, separated by commas.",
+)
+@click.option(
     "--check",
     "only",
     multiple=True,
@@ -94,6 +103,7 @@ def doctor(
     hypervisor_socket: Path,
     kata_config: Path | None,
     node_name: str,
+    peer_pod_handlers: str,
     only: tuple[str, ...],
     fix: bool,
     yes: bool,
@@ -120,6 +130,7 @@ def doctor(
         cluster_wanted=kubeconfig is not None or context is not None or has_usual_kubeconfig(),
         cloud_wanted=provider is not None,
         node_name=node_name,
+        peer_pod_handlers=frozenset(filter(None, peer_pod_handlers.split(","))),
     )
     results = [result for check in CHECKS if not only or check.id in only for result in run(check, scene)]
     if output is OutputFormat.JSON:

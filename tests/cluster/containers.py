@@ -18,7 +18,7 @@ from tests.cluster.processes import Running
 from tests.cluster.programs import SIDECARS, Programs
 
 _REPOSITORY = Path(__file__).parents[2]
-_ENVIRONMENT = Path(sys.executable).parent.parent
+_ENVIRONMENT = Path(sys.prefix)
 
 #: The roles in our images (the Dockerfile's entry points).
 _ROLES = {"confidential-csi-node": "node"}
@@ -86,19 +86,21 @@ def _confinement(programs: Programs, sandbox: PodSandbox, container: Object) -> 
     pod, own = sandbox.pod["spec"].get("securityContext", {}), container.get("securityContext", {})
     assert own["capabilities"] == {"drop": ["ALL"]}, container["name"]
     command = ["bwrap", "--die-with-parent", "--unshare-ipc", "--unshare-uts", "--clearenv", "--chdir", "/"]
+    command += ["--hostname", sandbox.pod["metadata"]["name"]]  # sidecars that elect a leader go by it
     for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # given up again below
         command += ["--cap-add", capability]
     command += ["--dev", "/dev", "--proc", "/proc"]
-    for tree in dict.fromkeys(("/usr", "/etc", str(_REPOSITORY), str(_ENVIRONMENT))):
-        command += ["--ro-bind", tree, tree]
+    # A Python below /usr, or with the repository, is bound with it; to bind it twice does no harm.
+    for tree in dict.fromkeys(("/usr", "/etc", sys.base_prefix, str(_REPOSITORY), sys.prefix)):
+        command += _bind(Path(tree), tree, read_only=True)
     for link in ("bin", "lib", "lib64", "sbin"):
         command += ["--symlink", f"usr/{link}", f"/{link}"]
     if image_name(container) in SIDECARS:
         program = programs[image_name(container)]
-        command += ["--ro-bind", str(program), f"/programs/{program.name}"]
+        command += _bind(program, f"/programs/{program.name}", read_only=True)
     for mount in container.get("volumeMounts", []):
-        how = "--ro-bind" if mount.get("readOnly") else "--bind"
-        command += [how, str(sandbox.volumes[mount["name"]]), mount["mountPath"]]
+        read_only = mount.get("readOnly", False)
+        command += _bind(sandbox.volumes[mount["name"]], mount["mountPath"], read_only=read_only)
     if own.get("readOnlyRootFilesystem"):
         command += ["--remount-ro", "/"]
     variables = {
@@ -110,16 +112,22 @@ def _confinement(programs: Programs, sandbox: PodSandbox, container: Object) -> 
     }
     for name, value in variables.items():
         command += ["--setenv", name, value]
-    user, group = str(pod["runAsUser"]), str(pod["runAsGroup"])
-    return [*command, *_as_user(user, group)]
+    return [*command, *_as_user(pod["runAsUser"], pod["runAsGroup"], pod.get("fsGroup", 0))]
 
 
-def _as_user(user: str, group: str) -> Sequence[str]:
+def _bind(source: Path, target: str, *, read_only: bool) -> list[str]:
+    """Bind, below directories that everybody may enter; bubblewrap would make them its own."""
+    parents = [str(parent) for parent in reversed(Path(target).parents) if str(parent) != "/"]
+    made = [part for parent in parents for part in ("--perms", "0755", "--dir", parent)]
+    return [*made, "--ro-bind" if read_only else "--bind", str(source), target]
+
+
+def _as_user(user: int, group: int, supplementary: int) -> Sequence[str]:
     return (
         "/usr/bin/setpriv",
         f"--reuid={user}",
         f"--regid={group}",
-        "--clear-groups",
+        f"--groups={supplementary}",
         "--inh-caps=-all",
         "--bounding-set=-all",
         "--no-new-privs",

@@ -46,11 +46,13 @@ class Running:
         self._signal(signal.SIGKILL)
         self._process.wait(_STOP_SECONDS)
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        self._signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if that takes longer than twenty seconds."""
-        if self.has_ended():
-            return
-        self._signal(signal.SIGTERM)
+        self.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
