@@ -89,7 +89,7 @@ def two_pods(scene: Scene) -> Iterable[Finding]:
             f"{len(pods)} pods with volumes on node {node}: {', '.join(sorted(pods))}",
             "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods can't "
             "start: "
-            "keep them on different nodes (podAntiAffinity, topologySpreadConstraints)",
+            "keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
         )
         for node, pods in sorted(on_node.items())
         if len(pods) > 1

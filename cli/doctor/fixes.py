@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cli.doctor.records import Record, is_abandoned, records, why_stale
+from cli.doctor.records import Record, is_abandoned, records, why_stale, why_unused
 from cli.scene import Scene
 from driver.direct_volumes import WORK_PREFIX
 
@@ -25,11 +25,11 @@ def removals(scene: Scene) -> list[Removal]:
         return []
     found = []
     for record in records(scene):
-        why = why_stale(scene, record)
+        why = _proof(scene, record)
         if why is not None:
 
             def remove(record: Record = record) -> bool:
-                if why_stale(scene, record) is None:
+                if _proof(scene, record) is None:
                     return False
                 scene.records.remove(record.target)
                 return True
@@ -43,3 +43,9 @@ def removals(scene: Scene) -> list[Removal]:
 
         found.append(Removal(f"what killed node plugins left in {root}", clear))
     return found
+
+
+def _proof(scene: Scene, record: Record) -> str | None:
+    """Why nobody can need the record: its pod is gone, and no PodVM has its disk. None if unsure."""
+    gone, unused = why_stale(scene, record), why_unused(scene, record)
+    return f"{gone}, and {unused}" if gone and unused else None

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from cli.doctor.model import Finding, fail, ok, warn
-from cli.scene import Scene
+from cli.scene import Cloud, Scene, Skipped
 from driver import mountinfo
-from driver.direct_volumes import WORK_PREFIX, target_path_of
+from driver.direct_volumes import WORK_PREFIX, pod_directory, target_path_of
+from providers.errors import ProviderError
+from providers.interface import VolumeFence
 
-#: ``<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<PV>/mount``
-_TARGET: Final = re.compile(r"(?P<root>/.*)/pods/(?P<uid>[^/]+)/volumes/kubernetes\.io~csi/[^/]+/mount")
 _SANDBOX: Final = re.compile(r"[0-9a-f]{64}")
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -42,14 +42,14 @@ class Record:
     @property
     def pod_uid(self) -> str:
         """Empty if the target is not a path of kubelet's."""
-        match = _TARGET.fullmatch(self.target)
-        return match["uid"] if match else ""
+        pod = pod_directory(self.target)
+        return Path(pod).name if pod else ""
 
     @property
     def kubelet_root(self) -> str:
         """Of the kubelet that chose the target; empty as above."""
-        match = _TARGET.fullmatch(self.target)
-        return match["root"] if match else ""
+        pod = pod_directory(self.target)
+        return str(Path(pod).parents[1]) if pod else ""
 
     def read(self) -> mountinfo.MountInfo:
         """Raises mountinfo.Damaged or OSError."""
@@ -215,33 +215,74 @@ def _device(record: Record) -> str | None:
 
 def stale(scene: Scene) -> Iterable[Finding]:
     """Each record belongs to a pod that kubelet still has."""
-    found = [
-        fail(
-            f"{record.name} is stale: {why}",
-            "it moves the disks of every later pod on this node: remove it with --fix, or remove the "
-            "directory "
-            f"{record.directory}",
+    found = []
+    for record in records(scene):
+        why = why_stale(scene, record)
+        if why is None:
+            continue
+        proof = why_unused(scene, record)
+        found.append(
+            fail(
+                f"{record.name} is stale: {why}" + (f", and {proof}" if proof else ""),
+                "it moves the disks of every later pod on this node: "
+                + (
+                    "remove it with --fix"
+                    if proof
+                    else "make sure that its PodVM is gone (in the cloud, or with --provider here), then "
+                    f"remove {record.directory}"
+                ),
+            )
         )
-        for record in records(scene)
-        if (why := why_stale(scene, record)) is not None
-    ]
-    return found or [ok(f"{len(records(scene))} record(s), none without its pod as far as can be proved")]
+    return found or [ok(f"{len(records(scene))} record(s), each with the directory of its pod")]
 
 
 def why_stale(scene: Scene, record: Record) -> str | None:
-    """Why a record provably belongs to no pod any more; None if that can't be said.
+    """Why a record belongs to no pod any more; None if that can't be said.
 
-    kubelet makes a pod's directory before it publishes, removes it after it unpublished, and never uses a
-    uid again; and no PodVM that Kata noted may still be there.
+    kubelet makes a pod's directory before it publishes, removes it after it unpublished, and never uses a uid
+    again.
     """
     pods = scene.paths.kubelet_root / "pods"
     if not record.pod_uid or Path(record.kubelet_root) != scene.paths.kubelet_root or not pods.is_dir():
         return None
     if (pods / record.pod_uid).exists() or Path(record.target).exists():
         return None
-    if any((scene.paths.pods / sandbox).exists() for sandbox in record.noted_sandboxes()):
-        return None
     return f"kubelet has no pod {record.pod_uid} any more"
+
+
+def why_unused(scene: Scene, record: Record) -> str | None:
+    """Why certainly no PodVM has the record's disk; None if one may, although its pod is gone.
+
+    On libvirt, to remove a record takes the disk from its machine, which may be writing.
+    """
+    device = _device(record)
+    if device is not None and not isinstance(scene.cloud, str):
+        machine = _machine_with(scene, scene.cloud, device)
+        if machine is not None:
+            return None if machine else f"the cloud says that no machine has {device}"
+    published = scene.records.published_at(record.target)
+    if not published or record.noted_sandboxes() or not scene.paths.pods.is_dir():
+        return None
+    # cloud-api-adaptor makes a directory for each PodVM, and never removes one.
+    if any(one.stat().st_mtime_ns >= published for one in scene.paths.pods.iterdir()):
+        return None
+    return "no PodVM was made on this node since it was written"
+
+
+def _machine_with(scene: Scene, cloud: Cloud, device: str) -> str | None:
+    """The machine that has the disk; empty if none has; None if the cloud can't tell."""
+    if not isinstance(cloud.provider, VolumeFence):
+        return None
+    try:
+        volume = next((one for one in scene.volumes() if one.disk_id == device), None)
+        # Asked now, not read from the listing: something is removed by what it says.
+        return (
+            None
+            if volume is None
+            else cloud.provider.get_volume_info(volume.handle, cloud.deadline()).attached_to
+        )
+    except (Skipped, ProviderError):
+        return None
 
 
 def several_pods(scene: Scene) -> Iterable[Finding]:
@@ -254,7 +295,7 @@ def several_pods(scene: Scene) -> Iterable[Finding]:
                 f"{len(pods)} pods on this node have volumes: {', '.join(pods)}",
                 "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods "
                 "can't "
-                "start: keep them on different nodes (podAntiAffinity, topologySpreadConstraints)",
+                "start: keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
             )
         ]
     return [ok(f"{len(pods)} pod(s) with volumes on this node")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from driver.mountinfo import MountInfo
 from tests.tools.driver_process import running
 
 POD_UID = "11111111-2222-3333-4444-555555555555"
+OTHER_POD = "99999999-0000-0000-0000-000000000000"
 SANDBOX = "ab" * 32
 
 #: Checks of what is on this machine.
@@ -38,13 +40,20 @@ class Node:
         parent.mkdir(parents=True, exist_ok=True)
         return str(parent / "mount")
 
-    def publish(self, volume: str = "pvc-1", pod_uid: str = POD_UID) -> Path:
-        """A record as the driver writes it, with Kata's note of the sandbox; the record's directory."""
+    def publish(self, volume: str = "pvc-1", pod_uid: str = POD_UID, *, noted: bool = True) -> Path:
+        """A record as the driver writes it, perhaps with Kata's note of the sandbox; its directory."""
         target = self.target(volume, pod_uid)
         info = MountInfo(f"vol-0{volume}", "ext4", {"cloud-volume-path": f"vol-0{volume}"})
         DirectVolumes(self.paths.direct_volumes).write(target, info)
         directory = self.paths.direct_volumes / directory_name(target)
-        (directory / SANDBOX).touch()
+        if noted:
+            (directory / SANDBOX).touch()
+        return directory
+
+    def stale(self, *, noted: bool = False) -> Path:
+        """A record whose pod is gone; if no sandbox is noted, no PodVM was made since."""
+        directory = self.publish("pvc-2", OTHER_POD, noted=noted)
+        shutil.rmtree(self.paths.kubelet_root / "pods" / OTHER_POD)
         return directory
 
     def scene(self) -> Scene:
@@ -104,5 +113,6 @@ def healthy_node(plugin: Path) -> Iterator[Node]:
         node = Node(paths)
         node.publish()
         (paths.pods / SANDBOX).mkdir(parents=True)
+        os.utime(paths.pods / SANDBOX, (1, 1))
         with listening(paths.hypervisor_socket):
             yield node

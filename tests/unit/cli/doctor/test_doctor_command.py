@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from cli.doctor.command import EXIT_FAILURES, EXIT_WARNINGS
 from cli.main import main
 from tests.unit.cli.doctor.healthy_node import POD_UID, Node, healthy_node, node_plugin
 
-OTHER_POD = "99999999-0000-0000-0000-000000000000"
 PAGE = Path(cli.__file__).parents[1] / "docs" / "doctor.md"
 
 
@@ -48,13 +46,6 @@ def _doctor(node: Node, *options: str, answer: str = "") -> Result:
         f"--kata-config={paths.kata_configs[1]}",
     )
     return CliRunner().invoke(main, ["doctor", *places, *options], input=answer)
-
-
-def _stale(node: Node) -> Path:
-    directory = node.publish("pvc-2", OTHER_POD)
-    shutil.rmtree(node.paths.kubelet_root / "pods" / OTHER_POD)
-    shutil.rmtree(node.paths.pods)
-    return directory
 
 
 def test_a_healthy_node_ends_with_0_and_lists_what_it_did_not_look_at(node: Node) -> None:
@@ -89,13 +80,13 @@ def test_programs_get_json(node: Node) -> None:
 
 
 def test_without_fix_nothing_changes(node: Node) -> None:
-    directory = _stale(node)
+    directory = node.stale()
     assert _doctor(node, "--yes").exit_code == EXIT_FAILURES
     assert directory.exists()
 
 
 def test_fix_asks_and_removes_what_is_stale_alone(node: Node) -> None:
-    directory = _stale(node)
+    directory = node.stale()
     others = {one for one in node.paths.direct_volumes.iterdir() if one != directory}
     assert "Remove" in _doctor(node, "--fix", answer="n\n").output
     assert directory.exists()

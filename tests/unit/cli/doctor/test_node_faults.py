@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from cli.doctor.fixes import removals
 from cli.doctor.model import Verdict
+from cli.scene import Cloud
 from driver.mountinfo import FILE_NAME
-from tests.unit.cli.doctor.healthy_node import NODE_CHECKS, POD_UID, SANDBOX, Node, healthy_node, node_plugin
+from providers.deadline import Deadline
+from providers.interface import VolumeRequest
+from tests.fakes.memory_provider import CloudyProvider, MemoryCloud
+from tests.unit.cli.doctor.healthy_node import (
+    NODE_CHECKS,
+    OTHER_POD,
+    POD_UID,
+    Node,
+    healthy_node,
+    node_plugin,
+)
 
 Plant = Callable[[Node], object]
 
@@ -113,12 +125,6 @@ def _other_kata_socket(node: Node) -> None:
     )
 
 
-def _stale(node: Node) -> None:
-    node.publish("pvc-2", "99999999-0000-0000-0000-000000000000")
-    shutil.rmtree(node.paths.kubelet_root / "pods" / "99999999-0000-0000-0000-000000000000")
-    shutil.rmtree(node.paths.pods)
-
-
 def _leftover(node: Node) -> None:
     work = node.paths.direct_volumes / ".confidential-csi-abc"
     work.mkdir()
@@ -176,7 +182,7 @@ FAULTS: dict[str, Fault] = {
             "remove it",
         ),
         ("what a killed node plugin left", _leftover, "direct-volumes-entries", "--fix"),
-        ("a record without its pod", _stale, "record-stale", "--fix"),
+        ("a record without its pod", lambda node: node.stale(), "record-stale", "remove it with --fix"),
         (
             "half a mountInfo.json",
             lambda node: (_record(node) / FILE_NAME).write_text('{"device":"vol-0'),
@@ -210,7 +216,7 @@ FAULTS: dict[str, Fault] = {
         ),
         (
             "two pods with volumes on the node",
-            lambda node: node.publish("pvc-2", "99999999-0000-0000-0000-000000000000"),
+            lambda node: node.publish("pvc-2", OTHER_POD),
             "records-of-two-pods",
             "podAntiAffinity",
         ),
@@ -234,15 +240,34 @@ def test_at_least_15_different_faults_are_planted_here_alone() -> None:
     assert len(FAULTS) >= 15
 
 
-def test_a_record_is_not_stale_while_its_pod_or_its_podvm_may_be_there(node: Node) -> None:
-    _stale(node)
-    assert set(node.problems()) == {"record-stale"}
-    (node.paths.pods / SANDBOX).mkdir(parents=True)
-    assert set(node.problems()) == {"records-of-two-pods"}
-    with suppress(FileNotFoundError):
-        shutil.rmtree(node.paths.pods)
-    shutil.rmtree(node.paths.kubelet_root / "pods")  # then nothing is known of any pod
+def test_a_record_is_not_stale_if_nothing_is_known_of_pods(node: Node) -> None:
+    node.stale()
+    shutil.rmtree(node.paths.kubelet_root / "pods")
     assert set(node.problems()) == {"kubelet-root", "records-of-two-pods"}
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_stale_record_whose_podvm_may_live_is_left_to_a_person(noted: bool, node: Node) -> None:
+    """cloud-api-adaptor never removes a PodVM's directory: one that is newer may be of a VM with the disk."""
+    node.stale(noted=noted)
+    (node.paths.pods / "another").mkdir()
+    os.utime(node.paths.pods / "another")
+    assert "make sure that its PodVM is gone" in node.problems()["record-stale"].fix
+    assert removals(node.scene()) == []
+
+
+def test_the_cloud_tells_whether_a_machine_has_the_disk_of_a_stale_record(node: Node) -> None:
+    directory = node.stale(noted=True)
+    cloud = MemoryCloud()
+    provider = CloudyProvider(cloud)
+    volume = provider.create_volume(VolumeRequest("pvc-2", 2**30, None, "ext4"), Deadline.after(10))
+    info = directory / FILE_NAME
+    info.write_text(info.read_text().replace("vol-0pvc-2", volume.disk_id))
+    cloud.machines[volume.handle] = "vm-1"
+    assert removals(replace(node.scene(), cloud=Cloud(provider))) == []
+    del cloud.machines[volume.handle]
+    (removal,) = removals(replace(node.scene(), cloud=Cloud(provider)))
+    assert "no machine has" in removal.what
 
 
 def test_pods_of_the_node_are_counted_by_their_uid(node: Node) -> None:
