@@ -5,13 +5,15 @@ from __future__ import annotations
 import socket
 import stat
 from collections.abc import Iterable
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import grpc
+
 from cli.doctor.model import Finding, fail, ok
 from cli.scene import DRIVER, Scene, Skipped
+from proto import csi_pb2, csi_pb2_grpc
 
 _SECONDS: Final = 5.0
 
@@ -104,22 +106,12 @@ def _not_listening(path: Path) -> str | None:
 
 
 def _ask(path: Path) -> tuple[str, str, bool]:
-    """Name and version of the driver on a socket, and whether it is ready.
-
-    Raises:
-        Skipped: it does not speak CSI, or there is nothing to speak it with.
-    """
-    try:
-        grpc = import_module("grpc")
-        messages = import_module("proto.csi_pb2")
-        stubs = import_module("proto.csi_pb2_grpc")
-    except ModuleNotFoundError:
-        raise Skipped("the Python package grpcio is not installed: pip install '.[driver]'") from None
+    """Name and version of the driver on a socket, and whether it is ready."""
     with grpc.insecure_channel(f"unix://{path}") as channel:
-        identity = stubs.IdentityStub(channel)
+        identity = csi_pb2_grpc.IdentityStub(channel)
         try:
-            info = identity.GetPluginInfo(messages.GetPluginInfoRequest(), timeout=_SECONDS)
-            probe = identity.Probe(messages.ProbeRequest(), timeout=_SECONDS)
+            info = identity.GetPluginInfo(csi_pb2.GetPluginInfoRequest(), timeout=_SECONDS)
+            probe = identity.Probe(csi_pb2.ProbeRequest(), timeout=_SECONDS)
         except grpc.RpcError as error:
             return f"(no CSI driver: {error.code().name})", "", False
     return info.name, info.vendor_version, not probe.HasField("ready") or probe.ready.value

@@ -13,6 +13,7 @@ from azure.identity import DefaultAzureCredential
 from providers.azure import disk_types, handles, resources
 from providers.azure import tags as tag_keys
 from providers.azure.copies import Snapshots
+from providers.azure.diagnosis import AzureDiagnosis, Diagnosed
 from providers.azure.disk_types import GIB, MAXIMUM_GIB, SKUS, DiskType
 from providers.azure.health import condition
 from providers.azure.places import Place, labels_of, normalized_location
@@ -71,6 +72,7 @@ class AzureProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    AzureDiagnosis,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
@@ -95,11 +97,12 @@ class AzureProvider(
         transport: Callable[[], HttpTransport[Any, Any]] | None = None,
     ) -> None:
         self._settings = settings
+        self._credential = credential
         self._labels = labels_of(settings.places)
         self._places = {place.folded: place for place in settings.places}
-        subscriptions = resources.Subscriptions(settings, credential, transport)
-        self._disks = resources.disks(subscriptions)
-        self._snapshot_resources = resources.snapshots(subscriptions)
+        self._subscriptions = resources.Subscriptions(settings, credential, transport)
+        self._disks = resources.disks(self._subscriptions)
+        self._snapshot_resources = resources.snapshots(self._subscriptions)
         self._volumes = Volumes(self._disks)
         self._snapshots = Snapshots(self._snapshot_resources)
 
@@ -266,6 +269,10 @@ class AzureProvider(
             found = [self._find_volume(handle, deadline) for handle in wanted]
             records = [record for record in found if record is not None]
         return {record.handle: condition(record) for record in records if record.handle in wanted}
+
+    def _diagnosed(self) -> Diagnosed:
+        places = [(place, self._subscriptions.arm(place)) for place in self._settings.places]
+        return Diagnosed(self._credential, self._settings.endpoint, places)
 
     def _find_volume(self, handle: str, deadline: Deadline) -> DiskRecord | None:
         deadline.check()
