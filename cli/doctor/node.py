@@ -66,7 +66,17 @@ def kata_config(scene: Scene) -> Iterable[Finding]:
                 "give cloud-api-adaptor's -socket the same path (here: --hypervisor-socket)",
             )
         ]
-    return [ok(f"{config}: Kata asks at {asked}")]
+    return [ok(f"{config}{_version_beside(config)}: Kata asks at {asked}")]
+
+
+def _version_beside(config: Path) -> str:
+    """The version of Kata, which its releases leave at the top of their directory (``/opt/kata/VERSION``)."""
+    for directory in config.parents:
+        try:
+            return f" of Kata {(directory / 'VERSION').read_text().strip()[:40]}"
+        except OSError:
+            continue
+    return ""
 
 
 def _has_pods(root: Path) -> bool:

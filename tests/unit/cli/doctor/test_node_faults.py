@@ -270,6 +270,12 @@ def test_the_cloud_tells_whether_a_machine_has_the_disk_of_a_stale_record(node: 
     assert "no machine has" in removal.what
 
 
+def test_the_version_of_kata_is_told(node: Node) -> None:
+    (node.paths.kata_configs[1].parent / "VERSION").write_text("4.1.0\n")
+    (found,) = (one for one in node.examine() if one.check == "kata-config")
+    assert "Kata 4.1.0" in found.saw
+
+
 def test_pods_of_the_node_are_counted_by_their_uid(node: Node) -> None:
     node.publish("pvc-2", POD_UID)
     assert node.problems() == {}
