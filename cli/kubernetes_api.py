@@ -169,7 +169,10 @@ def _usual_kubeconfig() -> Path | None:
     given = os.environ.get("KUBECONFIG", "")
     if given:
         return Path(given)
-    usual = Path("~/.kube/config").expanduser()
+    try:
+        usual = Path("~/.kube/config").expanduser()
+    except RuntimeError:  # a container's user that has no home
+        return None
     return usual if usual.exists() else None
 
 

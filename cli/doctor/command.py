@@ -168,7 +168,10 @@ def _show(results: list[Result]) -> None:
 
 def _fix(scene: Scene, *, yes: bool) -> list[str]:
     """What was removed."""
-    return [one.what for one in removals(scene) if _may(one, yes=yes) and _remove(one)]
+    try:
+        return [one.what for one in removals(scene) if _may(one, yes=yes) and _remove(one)]
+    except OSError as error:
+        raise click.ClickException(f"--fix: {error.filename}: {error.strerror}") from None
 
 
 def _may(removal: Removal, *, yes: bool) -> bool:

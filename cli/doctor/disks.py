@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final
 
@@ -15,41 +16,52 @@ from driver.errors import DriverError
 from providers.errors import ProviderError, VolumeNotFoundError
 from providers.interface import Volume, VolumeFence
 
+_QUESTIONS: Final = 16
+"""To the cloud at a time."""
+_SHOWN: Final = 50
+"""Disks without an owner that are told one by one: those of other clusters in the account are among them."""
 _DETACHING_SECONDS: Final = 180.0
 """For which a VolumeAttachment may wait for its PodVM to end before somebody should look."""
 
 
 def without_volume(scene: Scene) -> Iterable[Finding]:
     """Each PersistentVolume of this driver has its disk."""
-    cloud, ids = scene.require_cloud(), volume_ids(scene)
     listed = {volume.handle for volume in scene.volumes()}
     claimed = claimed_volumes(scene)
+    # One that is not listed is asked for, which takes time: it might just be new.
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        answers = list(pool.map(lambda one: _is_there(scene, one, listed), claimed))
     found: list[Finding] = []
-    looked_at = 0
-    for one in claimed:
-        try:
-            handle = ids.volume_handle(one.volume_id)
-            if handle is not None and handle not in listed:
-                cloud.provider.get_volume_info(handle, cloud.deadline())
-            missing = handle is None
-        except VolumeNotFoundError:
-            missing = True
-        except (DriverError, ProviderError) as error:
-            found.append(Finding.skipped(f"PersistentVolume {one.name}: {error}"))
-            continue
-        looked_at += 1
-        if missing:
+    for one, answer in zip(claimed, answers, strict=True):
+        if isinstance(answer, str):
+            found.append(Finding.skipped(f"PersistentVolume {one.name}: {answer}"))
+        elif not answer:
             found.append(
                 fail(
                     f"PersistentVolume {one.name} (claim {one.claim or 'none'}) has no disk: the cloud "
                     "knows no "
                     f"{one.volume_id}",
-                    "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore "
-                    "a snapshot; "
-                    "check also that region, subscription or pool of this controller are those of the volume",
+                    "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore a "
+                    "snapshot; check also that region, subscription or pool of this controller are those "
+                    "of the "
+                    "volume",
                 )
             )
-    return found or [ok(f"{looked_at} PersistentVolume(s), each with its disk")]
+    return found or [ok(f"{len(claimed)} PersistentVolume(s), each with its disk")]
+
+
+def _is_there(scene: Scene, one: Claimed, listed: Container[str]) -> bool | str:
+    """Whether the cloud has the disk; why that can't be told, else."""
+    cloud = scene.require_cloud()
+    try:
+        handle = volume_ids(scene).volume_handle(one.volume_id)
+        if handle is not None and handle not in listed:
+            cloud.provider.get_volume_info(handle, cloud.deadline())
+    except VolumeNotFoundError:
+        return False
+    except (DriverError, ProviderError) as error:
+        return str(error)
+    return handle is not None
 
 
 def without_claim(scene: Scene) -> Iterable[Finding]:
@@ -63,6 +75,7 @@ def without_claim(scene: Scene) -> Iterable[Finding]:
         for claim in scene.objects(CLAIMS)
         if claim.get("status", {}).get("phase") == "Pending"
     }
+    ownerless = [one for one in volumes if one.handle not in owners and one.name not in waiting]
     found = [
         warn(
             f"the disk {volume.disk_id} (volume {volume.name}, {volume.size_bytes} bytes) has no "
@@ -72,9 +85,14 @@ def without_claim(scene: Scene) -> Iterable[Finding]:
             "cloud; else "
             "import it with a PersistentVolume of its own",
         )
-        for volume in volumes
-        if volume.handle not in owners and volume.name not in waiting
+        for volume in ownerless[:_SHOWN]
     ]
+    if len(ownerless) > _SHOWN:
+        found.append(
+            warn(
+                f"{len(ownerless) - _SHOWN} more disks have no PersistentVolume in this cluster", "see above"
+            )
+        )
     return found or [ok(f"{len(volumes)} disk(s), each with its PersistentVolume")]
 
 

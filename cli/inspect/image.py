@@ -32,6 +32,7 @@ from cli.inspect.story import Section, Statement, Story, Value, Verdict
 #: The largest header has two copies of 4 MiB; a default one ends here, too.
 _HEAD_BYTES: Final = 16 * 1024 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
+_CONTAINER: Final = "a QCOW2 image"
 _WITHOUT_KEY: Final = (
     "Not to be told without the key: whether the header and its records are genuine. The guest checks "
     "that, by "
@@ -91,9 +92,18 @@ def _tell_other(story: Story, disk: Disk, kind: Kind, detail: str) -> None:
     elif kind is Kind.OTHER_DATA and records and all(one.state is State.CLAIMED for one in records.values()):
         story.remarks.append("a guest took it over, and was stopped before its header was whole")
         story.conclusion = "Claimed by a guest, not made yet: the next mount starts again."
+    elif detail.startswith(_CONTAINER):
+        story.unseen.append(
+            "what is in the QCOW2 image; convert it first: qemu-img convert -O raw FILE DISK.raw"
+        )
+        story.conclusion = "A container of a disk, not the disk: nothing can be said of what is in it."
     else:
         story.alarms.append(f"it holds no LUKS2 header, but {detail}")
-        story.conclusion = "NOT ENCRYPTED by this driver: whoever has the disk reads what is on it."
+        story.conclusion = (
+            "NOT ENCRYPTED by this driver: whoever has the disk reads what is on it, unless it is "
+            "encrypted by "
+            "other means."
+        )
 
 
 def _tell_luks(story: Story, disk: Disk) -> None:

@@ -259,6 +259,7 @@ def _disk_facts(volume: Volume) -> dict[str, Value]:
         "handle": volume.handle,
         "name": volume.name,
         "size, bytes": volume.size_bytes,
+        "created with, bytes": volume.created_size_bytes,
         "encryption": encryption.encrypt_type if encryption is not None else "none",
         "key": encryption.kbs_key_id if encryption is not None else None,
         "file system": volume.fs_type,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ from cli.doctor.catalog import CHECKS
 from cli.doctor.command import EXIT_FAILURES
 from cli.doctor.model import Verdict
 from cli.scene import DRIVER
-from tests.cluster.api import Object
+from tests.cluster.api import Object, until
 from tests.cluster.control_plane import ApiServer
 from tests.cluster.healthy_cluster import (
     MACHINE,
@@ -33,6 +34,7 @@ from tests.cluster.programs import Programs
 from tests.contract.aws_backend import REGION
 from tests.tools.driver_process import COMMAND
 
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 PLANTED = "planted-secret-of-the-cloud"
 BEARER = "planted-bearer-of-the-kubeconfig"
 _FIRST_OF_CLUSTER = next(number for number, one in enumerate(CHECKS) if one.id == "cluster-api")
@@ -246,6 +248,27 @@ def test_what_a_user_may_not_see_is_skipped_with_the_reason(server: ApiServer, c
         skipped
     )
     assert all("403" in saw for check, saw in skipped.items() if check != "cloud-access")
+
+
+def test_the_role_of_the_page_is_all_that_it_takes(server: ApiServer, cluster: Cluster) -> None:
+    (role,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    server.kubectl("apply", "-f", "-", text=role)
+    binding = (
+        "create",
+        "clusterrolebinding",
+        "doctor",
+        "--clusterrole=confidential-csi-doctor",
+        "--user=reader",
+    )
+    server.kubectl(*binding)
+    reader = server.authority.issue("reader")
+    cluster.kubeconfig = server.kubeconfig_for("reader", reader)
+    until(lambda: not _denied(cluster), what="the role is in force")
+    assert [one for one in cluster.examine() if one.verdict is not Verdict.OK] == []
+
+
+def _denied(cluster: Cluster) -> bool:
+    return any("403" in one.saw for one in cluster.examine())
 
 
 def test_an_api_server_that_is_away_is_a_fault_and_hides_nothing(server: ApiServer, cluster: Cluster) -> None:

@@ -143,6 +143,14 @@ def test_a_broken_kubeconfig_is_a_fault_and_its_content_is_not_shown(node: Node,
         assert planted not in finished.output
 
 
+def test_a_user_without_a_home_has_no_kubeconfig(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert _doctor(node, "--check=cluster-api").exit_code == 0
+
+
 def test_the_page_lists_every_check_and_no_other() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows if "`" in row] == [check.id for check in CHECKS]

@@ -114,6 +114,14 @@ def test_a_disk_without_luks_is_called_not_encrypted(image: Path) -> None:
     assert "ext4" in story.alarms[0]
 
 
+def test_a_container_of_a_disk_is_not_judged(image: Path) -> None:
+    image.write_bytes(b"QFI\xfb" + bytes(8 * MIB))
+    story = inspect_image(image)
+    assert story.alarms == []
+    assert "qemu-img convert" in story.unseen[0]
+    assert "nothing can be said" in story.conclusion
+
+
 def test_a_blank_disk_is_no_alarm(image: Path) -> None:
     image.write_bytes(b"")
     os.truncate(image, SIZE)
