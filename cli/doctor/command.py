@@ -31,6 +31,7 @@ from driver.errors import DriverError
 #: Exit codes: 0 nothing found, 1 doctor itself failed (click's), 2 wrong usage (click's).
 EXIT_WARNINGS = 3
 EXIT_FAILURES = 4
+EXIT_NOTHING_SEEN = 5
 
 _COLUMNS = ("check", "verdict", "what it saw, and what to do")
 _PATH = click.Path(path_type=Path)
@@ -84,9 +85,10 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--check",
     "only",
+    metavar="ID",
     multiple=True,
     type=click.Choice([check.id for check in CHECKS]),
-    help="Run this check alone (repeatable).",
+    help="Run this check alone (repeatable); docs/doctor.md lists them.",
 )
 @click.option("--fix", is_flag=True, help="Remove what is provably stale on this node, after asking.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
@@ -112,7 +114,7 @@ def doctor(
     """Find what is wrong here: on a node, in a controller's pod, or on a laptop with a kubeconfig.
 
     It changes nothing without --fix. What it can't look at from here it lists as skipped, with the reason.
-    Exit codes: 0 nothing found, 3 warnings, 4 failures.
+    Exit codes: 0 nothing found, 3 warnings, 4 failures, 5 there was nothing that it could look at.
     """
     keep_libraries_quiet()
     paths = Paths(
@@ -145,6 +147,8 @@ def doctor(
         raise SystemExit(EXIT_FAILURES)
     if Verdict.WARN in verdicts:
         raise SystemExit(EXIT_WARNINGS)
+    if verdicts == {Verdict.SKIPPED}:
+        raise SystemExit(EXIT_NOTHING_SEEN)
 
 
 def _document(results: list[Result], removed: list[str]) -> dict[str, object]:
@@ -157,13 +161,24 @@ def _document(results: list[Result], removed: list[str]) -> dict[str, object]:
 
 
 def _show(results: list[Result]) -> None:
-    rows = [(one.check, one.verdict, one.saw + (f"\nfix: {one.fix}" if one.fix else "")) for one in results]
+    rows = [
+        (one.check, one.verdict, one.saw + (f"\nfix: {one.fix}" if one.fix else ""))
+        for one in results
+        if one.verdict is not Verdict.SKIPPED
+    ]
     echo_table(_COLUMNS, rows)
+    unseen: dict[str, list[str]] = {}
+    for one in results:
+        if one.verdict is Verdict.SKIPPED:
+            unseen.setdefault(one.saw, []).append(one.check)
+    if unseen:
+        if rows:
+            click.echo()
+        lines = [(str(len(checks)), f"{why}\n{', '.join(checks)}") for why, checks in unseen.items()]
+        echo_table(("skipped", "why it was not looked at, so that nothing is known about it"), lines)
     counts = Counter(result.verdict for result in results)
     click.echo()
     click.echo(", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict))
-    if counts[Verdict.SKIPPED]:
-        click.echo("What was skipped was not looked at: nothing is known about it.")
 
 
 def _fix(scene: Scene, *, yes: bool) -> list[str]:

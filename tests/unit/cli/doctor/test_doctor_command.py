@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from cli.doctor.catalog import CHECKS
-from cli.doctor.command import EXIT_FAILURES, EXIT_WARNINGS
+from cli.doctor.command import EXIT_FAILURES, EXIT_NOTHING_SEEN, EXIT_WARNINGS
 from cli.main import main
 from tests.unit.cli.doctor.healthy_node import POD_UID, Node, healthy_node, node_plugin
 
@@ -55,7 +55,8 @@ def test_a_healthy_node_ends_with_0_and_lists_what_it_did_not_look_at(node: Node
     for check in CHECKS:
         assert check.id in finished.output
     assert "no kubeconfig" in finished.output
-    assert "nothing is known about it" in finished.output
+    assert "so that nothing is known about it".upper() in finished.output
+    assert " ok " in finished.output
 
 
 def test_warnings_and_failures_have_exit_codes_of_their_own(node: Node) -> None:
@@ -65,6 +66,7 @@ def test_warnings_and_failures_have_exit_codes_of_their_own(node: Node) -> None:
     assert _doctor(node).exit_code == EXIT_FAILURES
     assert _doctor(node, "--check=csi-socket").exit_code == 0
     assert _doctor(node, "--check=nothing").exit_code == 2
+    assert _doctor(node, "--check=cluster-api", "--check=cloud-access").exit_code == EXIT_NOTHING_SEEN
     assert _doctor(node, "--endpoint=relative").exit_code == 2
 
 
@@ -148,7 +150,7 @@ def test_a_user_without_a_home_has_no_kubeconfig(node: Node, monkeypatch: pytest
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", homeless)
-    assert _doctor(node, "--check=cluster-api").exit_code == 0
+    assert _doctor(node, "--check=cluster-api").exit_code == EXIT_NOTHING_SEEN
 
 
 def test_the_page_lists_every_check_and_no_other() -> None:
@@ -161,3 +163,4 @@ def test_the_page_tells_the_exit_codes() -> None:
     text = PAGE.read_text()
     assert f"| {EXIT_WARNINGS} |" in text
     assert f"| {EXIT_FAILURES} |" in text
+    assert f"| {EXIT_NOTHING_SEEN} |" in text
