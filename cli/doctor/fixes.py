@@ -35,7 +35,7 @@ def removals(scene: Scene) -> list[Removal]:
                 return True
 
             found.append(Removal(f"{record.directory} ({record.name}: {why})", remove))
-    if any(one.name.startswith(WORK_PREFIX) and is_abandoned(one) for one in root.iterdir()):
+    if any(one.name.startswith(WORK_PREFIX) and is_abandoned(one, scene.now()) for one in root.iterdir()):
 
         def clear() -> bool:
             scene.records.clear_leftovers()

@@ -24,6 +24,7 @@ from providers.errors import ProviderError
 from providers.interface import VolumeFence
 
 _SANDBOX: Final = re.compile(r"[0-9a-f]{64}")
+_PREPARING_SECONDS: Final = 60.0
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -123,7 +124,7 @@ def root_entries(scene: Scene) -> Iterable[Finding]:
     found = []
     for entry in sorted(path.iterdir()):
         if entry.name.startswith(WORK_PREFIX):
-            if is_abandoned(entry):
+            if is_abandoned(entry, scene.now()):
                 found.append(
                     warn(
                         f"{entry} was left by a node plugin that was killed",
@@ -140,9 +141,11 @@ def root_entries(scene: Scene) -> Iterable[Finding]:
     return found or [ok("nothing but records of volumes")]
 
 
-def is_abandoned(work: Path) -> bool:
-    """Whether no process prepares or takes apart a record there any more: nobody holds its lock."""
+def is_abandoned(work: Path, now: float) -> bool:
+    """Whether no process prepares or takes apart a record there: it is not new, and nobody holds its lock."""
     try:
+        if now - work.stat().st_mtime < _PREPARING_SECONDS:
+            return False
         descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
@@ -370,5 +373,12 @@ def _wrong_modes(record: Record) -> Iterator[Finding]:
 def _each(scene: Scene, examine: Callable[[Record], Iterator[Finding]], fine: str) -> Iterable[Finding]:
     """What ``examine`` finds in any record; if nothing, one finding that says ``fine``."""
     looked_at = records(scene)
-    found = [problem for record in looked_at for problem in examine(record)]
+    found: list[Finding] = []
+    for record in looked_at:
+        try:
+            problems = list(examine(record))
+        except FileNotFoundError:
+            problems = []
+        if record.directory.exists():  # else it was unpublished meanwhile
+            found += problems
     return found or [ok(f"{len(looked_at)} record(s): {fine}" if looked_at else "there are no records")]

@@ -86,9 +86,10 @@ def _trials(ec2: Ec2, zone: str, deadline: Deadline) -> Iterator[_Trial]:
     yield _Trial("ec2:DescribeVolumeStatus", "describe_volume_status", page)
     yield _Trial("ec2:DescribeVolumesModifications", "describe_volumes_modifications", page)
     yield _Trial("ec2:DescribeSnapshots", "describe_snapshots", {**page, "OwnerIds": ["self"]})
-    yield _Trial("ec2:CreateVolume", "create_volume", _new_volume(zone))
     volume = _first(ec2, "describe_volumes", "Volumes", tag_keys.VOLUME_KEY, deadline)
     snapshot = _first(ec2, "describe_snapshots", "Snapshots", tag_keys.SNAPSHOT_KEY, deadline)
+    # Where a volume is already, another one can be: not every account has every zone.
+    yield _Trial("ec2:CreateVolume", "create_volume", _new_volume(volume.get("AvailabilityZone", zone)))
     volume_id, snapshot_id = volume.get("VolumeId", ""), snapshot.get("SnapshotId", "")
     no_volume, no_snapshot = "" if volume_id else _NO_VOLUME, "" if snapshot_id else _NO_SNAPSHOT
     new_tags = [_tag_specification("snapshot", tag_keys.SNAPSHOT_KEY)]

@@ -112,6 +112,8 @@ def test_fix_removes_what_killed_plugins_left_and_not_what_a_live_one_prepares(n
     left, busy = (node.paths.direct_volumes / f".confidential-csi-{name}" for name in ("left", "busy"))
     left.mkdir()
     busy.mkdir()
+    for work in (left, busy):
+        os.utime(work, (1, 1))
     descriptor = os.open(busy, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.fixes import removals
-from cli.doctor.model import Verdict
+from cli.doctor.model import Verdict, run
+from cli.doctor.records import Record
 from cli.scene import Cloud
-from driver.mountinfo import FILE_NAME
+from driver.mountinfo import FILE_NAME, MountInfo
 from providers.deadline import Deadline
 from providers.interface import VolumeRequest
 from tests.fakes.memory_provider import CloudyProvider, MemoryCloud
@@ -129,6 +130,7 @@ def _leftover(node: Node) -> None:
     work = node.paths.direct_volumes / ".confidential-csi-abc"
     work.mkdir()
     (work / FILE_NAME).touch()
+    os.utime(work, (1, 1))
 
 
 def _same_disk_twice(node: Node) -> None:
@@ -274,6 +276,26 @@ def test_the_version_of_kata_is_told(node: Node) -> None:
     (node.paths.kata_configs[1].parent / "VERSION").write_text("4.1.0\n")
     (found,) = (one for one in node.examine() if one.check == "kata-config")
     assert "Kata 4.1.0" in found.saw
+
+
+def test_what_a_live_plugin_is_preparing_is_no_leftover(node: Node) -> None:
+    (node.paths.direct_volumes / ".confidential-csi-now").mkdir()
+    assert node.problems() == {}
+
+
+def test_a_record_that_is_unpublished_meanwhile_is_no_fault(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.publish("pvc-2")
+    read = Record.read
+
+    def vanishing(record: Record) -> MountInfo:
+        shutil.rmtree(record.directory)
+        return read(record)
+
+    monkeypatch.setattr(Record, "read", vanishing)
+    (damaged,) = (check for check in NODE_CHECKS if check.id == "record-damaged")
+    assert [one.verdict for one in run(damaged, node.scene())] == [Verdict.OK]
 
 
 def test_pods_of_the_node_are_counted_by_their_uid(node: Node) -> None:
