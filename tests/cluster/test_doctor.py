@@ -6,9 +6,8 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from tests.cluster.healthy_cluster import (
     persistent_volume,
     pod,
 )
-from tests.cluster.programs import Programs
 from tests.contract.aws_backend import REGION
 from tests.tools.driver_process import COMMAND
 
@@ -40,19 +38,9 @@ BEARER = "planted-bearer-of-the-kubeconfig"
 _FIRST_OF_CLUSTER = next(number for number, one in enumerate(CHECKS) if one.id == "cluster-api")
 
 
-@pytest.fixture(scope="module")
-def server(kubernetes: Programs) -> Iterator[ApiServer]:
-    """An API server of these tests' own."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ApiServer(kubernetes, Path(folder)) as running,
-    ):
-        yield running
-
-
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
-    made = Cluster(server.api, server.kubeconfig, tmp_path)
+def cluster(api_server: ApiServer, tmp_path: Path) -> Cluster:
+    made = Cluster(api_server.api, api_server.kubeconfig, tmp_path)
     made.reset()
     return made
 
@@ -240,8 +228,8 @@ def test_a_volume_that_is_being_created_is_not_without_its_claim(cluster: Cluste
     assert cluster.problems() == {}
 
 
-def test_what_a_user_may_not_see_is_skipped_with_the_reason(server: ApiServer, cluster: Cluster) -> None:
-    nobody = server.kubeconfig_for("nobody", server.authority.issue("nobody"))
+def test_what_a_user_may_not_see_is_skipped_with_the_reason(api_server: ApiServer, cluster: Cluster) -> None:
+    nobody = api_server.kubeconfig_for("nobody", api_server.authority.issue("nobody"))
     cluster.kubeconfig = nobody
     skipped = {one.check: one.saw for one in cluster.examine() if one.verdict is Verdict.SKIPPED}
     assert {"csi-driver", "workloads", "plaintext-volume", "fence-closed", "volume-without-pv"} <= set(
@@ -250,9 +238,9 @@ def test_what_a_user_may_not_see_is_skipped_with_the_reason(server: ApiServer, c
     assert all("403" in saw for check, saw in skipped.items() if check != "cloud-access")
 
 
-def test_the_role_of_the_page_is_all_that_it_takes(server: ApiServer, cluster: Cluster) -> None:
+def test_the_role_of_the_page_is_all_that_it_takes(api_server: ApiServer, cluster: Cluster) -> None:
     (role,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    server.kubectl("apply", "-f", "-", text=role)
+    api_server.kubectl("apply", "-f", "-", text=role)
     binding = (
         "create",
         "clusterrolebinding",
@@ -260,9 +248,9 @@ def test_the_role_of_the_page_is_all_that_it_takes(server: ApiServer, cluster: C
         "--clusterrole=confidential-csi-doctor",
         "--user=reader",
     )
-    server.kubectl(*binding)
-    reader = server.authority.issue("reader")
-    cluster.kubeconfig = server.kubeconfig_for("reader", reader)
+    api_server.kubectl(*binding)
+    reader = api_server.authority.issue("reader")
+    cluster.kubeconfig = api_server.kubeconfig_for("reader", reader)
     until(lambda: not _denied(cluster), what="the role is in force")
     assert [one for one in cluster.examine() if one.verdict is not Verdict.OK] == []
 
@@ -271,8 +259,10 @@ def _denied(cluster: Cluster) -> bool:
     return any("403" in one.saw for one in cluster.examine())
 
 
-def test_an_api_server_that_is_away_is_a_fault_and_hides_nothing(server: ApiServer, cluster: Cluster) -> None:
-    config = json.loads(server.kubeconfig.read_text())
+def test_an_api_server_that_is_away_is_a_fault_and_hides_nothing(
+    api_server: ApiServer, cluster: Cluster
+) -> None:
+    config = json.loads(api_server.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     away = cluster.folder / "away.json"
     away.write_text(json.dumps(config))
@@ -283,11 +273,11 @@ def test_an_api_server_that_is_away_is_a_fault_and_hides_nothing(server: ApiServ
     assert fine == {"cloud-access"}
 
 
-def test_the_command_finds_it_too_and_shows_no_secret(server: ApiServer, cluster: Cluster) -> None:
+def test_the_command_finds_it_too_and_shows_no_secret(api_server: ApiServer, cluster: Cluster) -> None:
     """By a token in the kubeconfig, in both formats of output."""
     _two_pods(cluster)
     cluster.delete("CSIDriver", DRIVER)
-    config = json.loads(server.kubeconfig.read_text())
+    config = json.loads(api_server.kubeconfig.read_text())
     config["users"][0]["user"]["token"] = BEARER
     kubeconfig = cluster.folder / "with-token.json"
     kubeconfig.write_text(json.dumps(config))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from providers.deadline import Deadline
 from tests.cluster.api import Object
 from tests.cluster.control_plane import ApiServer
 from tests.cluster.healthy_cluster import KEY_ID, MACHINE, NODE, Cluster, claim
-from tests.cluster.programs import Programs
 from tests.contract.aws_backend import REGION
 from tests.tools.driver_process import COMMAND
 
@@ -32,19 +29,9 @@ PLANTED = "planted-secret-of-the-cloud"
 TARGET = "/var/lib/kubelet/pods/11111111-2222-3333-4444-555555555555/volumes/kubernetes.io~csi/pvc-1/mount"
 
 
-@pytest.fixture(scope="module")
-def server(kubernetes: Programs) -> Iterator[ApiServer]:
-    """An API server of these tests' own."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ApiServer(kubernetes, Path(folder)) as running,
-    ):
-        yield running
-
-
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
-    made = Cluster(server.api, server.kubeconfig, tmp_path)
+def cluster(api_server: ApiServer, tmp_path: Path) -> Cluster:
+    made = Cluster(api_server.api, api_server.kubeconfig, tmp_path)
     made.reset()
     return made
 
@@ -152,8 +139,8 @@ def test_without_a_cloud_the_cluster_is_told_and_the_rest_called_unseen(
     assert _section(story, "persistentVolume")["claim"] == "default/ledger"
 
 
-def test_the_command_shows_no_secret(server: ApiServer, cluster: Cluster) -> None:
-    config = json.loads(server.kubeconfig.read_text())
+def test_the_command_shows_no_secret(api_server: ApiServer, cluster: Cluster) -> None:
+    config = json.loads(api_server.kubeconfig.read_text())
     config["users"][0]["user"]["token"] = BEARER
     kubeconfig = cluster.folder / "with-token.json"
     kubeconfig.write_text(json.dumps(config))

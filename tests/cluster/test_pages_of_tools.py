@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ import pytest
 from cli.doctor.command import EXIT_FAILURES, EXIT_WARNINGS
 from tests.cluster.control_plane import ApiServer
 from tests.cluster.healthy_cluster import Cluster
-from tests.cluster.programs import Programs
 from tests.tools.driver_process import COMMAND
 from tests.unit.cli.inspect.images import write_image
 
@@ -23,16 +20,15 @@ _DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def cluster(kubernetes: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """A healthy one, with a kubeconfig where users have it, and a disk image beside it."""
     folder = tmp_path_factory.mktemp("pages")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as state, ApiServer(kubernetes, Path(state)) as server:
-        made = Cluster(server.api, server.kubeconfig, folder)
-        made.reset()
-        (folder / ".kube").mkdir()
-        shutil.copy(server.kubeconfig, folder / ".kube" / "config")
-        write_image(folder / "disk.raw")
-        yield made
+    made = Cluster(api_server.api, api_server.kubeconfig, folder)
+    made.reset()
+    (folder / ".kube").mkdir()
+    shutil.copy(api_server.kubeconfig, folder / ".kube" / "config")
+    write_image(folder / "disk.raw")
+    return made
 
 
 def _run_page(name: str, cluster: Cluster) -> dict[str, subprocess.CompletedProcess[str]]:
