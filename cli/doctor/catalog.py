@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.doctor import claims, cloud, cluster, disks, node, records, sockets
+from cli.doctor import claims, cloud, cluster, disks, node, records, sockets, stale
 from cli.doctor.model import Check
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -34,7 +34,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("record-stray-file", "beside a record stand only Kata's notes of sandboxes", records.stray_files),
     Check("record-mode", "each record is root's, and only root writes to it", records.modes),
     Check("record-device", "no record names a device of this node, no two name one disk", records.devices),
-    Check("record-stale", "each record belongs to a pod that kubelet has", records.stale),
+    Check("record-stale", "each record belongs to a pod that kubelet has", stale.stale_records),
     Check("records-of-two-pods", "one pod with volumes on this node at a time", records.several_pods),
     # The cluster.
     Check("cluster-api", "the Kubernetes API answers", cluster.api),

@@ -35,9 +35,9 @@ def plaintext(scene: Scene) -> Iterable[Finding]:
         if one.class_name in encrypting or _speaks_of_encryption(one.attributes):
             found.append(
                 fail(
-                    f"PersistentVolume {one.name} (claim {one.claim or 'none'}) is NOT encrypted, though its "
-                    f"StorageClass {one.class_name or '(none)'} speaks of encryption: its attributes lack "
-                    f"{ENCRYPT_TYPE} or {KBS_KEY_ID}",
+                    f"PersistentVolume {one.name} (claim {one.claim or 'none'}) is NOT encrypted, though "
+                    f"its StorageClass {one.class_name or '(none)'} speaks of encryption: its attributes "
+                    f"lack {ENCRYPT_TYPE} or {KBS_KEY_ID}",
                     "treat its content as known to the host: make a new claim of a class that passes "
                     "'confidential-csi lint', copy the data, delete this volume",
                 )
@@ -70,8 +70,7 @@ def peer_pods(scene: Scene) -> Iterable[Finding]:
                 fail(
                     f"pod {name_of(pod)} uses a volume and has "
                     f"{f'runtimeClassName {runtime}' if runtime else 'no runtimeClassName'}: it is no peer "
-                    "pod, "
-                    "and writes to an empty directory of its node",
+                    "pod, and writes to an empty directory of its node",
                     "set the RuntimeClass of the peer pods (kata-remote) in the pod's template",
                 )
             )
@@ -88,8 +87,7 @@ def two_pods(scene: Scene) -> Iterable[Finding]:
         warn(
             f"{len(pods)} pods with volumes on node {node}: {', '.join(sorted(pods))}",
             "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods can't "
-            "start: "
-            "keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
+            "start: keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
         )
         for node, pods in sorted(on_node.items())
         if len(pods) > 1
@@ -108,8 +106,7 @@ def attachment_errors(scene: Scene) -> Iterable[Finding]:
             found.append(
                 fail(
                     f"VolumeAttachment {name_of(one)} ({one['spec']['source'].get('persistentVolumeName')} "
-                    "to "
-                    f"{one['spec']['nodeName']}): {str(error.get('message'))[:400]}",
+                    f"to {one['spec']['nodeName']}): {str(error.get('message'))[:400]}",
                     "the message says what to do; see also fence-closed",
                 )
             )

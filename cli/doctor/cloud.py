@@ -31,8 +31,7 @@ def access(scene: Scene) -> Iterable[Finding]:
             fail(
                 f"{scene.cloud.provider.name}: volumes can't be listed: {error}",
                 "check the controller's credentials (cloud-identity), what they may do "
-                "(cloud-permissions), and "
-                "the network from here to the cloud's API",
+                "(cloud-permissions), and the network from here to the cloud's API",
             )
         ]
     return [ok(f"{scene.cloud.provider.name}: {len(volumes)} volume(s) of this driver")]
@@ -48,8 +47,7 @@ def identity(scene: Scene) -> Iterable[Finding]:
             fail(
                 f"the cloud does not accept the credentials: {error}",
                 "give the controller credentials that are valid: docs/aws.md, docs/azure.md; run the "
-                "doctor with the "
-                "same ones (in the controller's pod, or with the same environment)",
+                "doctor with the same ones (in the controller's pod, or with the same environment)",
             )
         ]
     return [ok(f"the cloud takes us for {who}")]

@@ -55,8 +55,7 @@ def csi_driver(scene: Scene) -> Iterable[Finding]:
         problems.append(
             fail(
                 f"CSIDriver {DRIVER} has attachRequired: false, so there is no fence: two nodes can start "
-                "PodVMs "
-                "with one disk",
+                "PodVMs with one disk",
                 "it is immutable: delete the object and install it again (no volume is lost)",
             )
         )
@@ -194,8 +193,7 @@ def caa_volumes(scene: Scene) -> Iterable[Finding]:
                 fail(
                     f"{text} does not mount {root}, so it never sees a volume",
                     "it is a cloud-api-adaptor without volumes, or set up for another directory: update "
-                    "it, or "
-                    "set node.directVolumesRoot to its directory",
+                    "it, or set node.directVolumesRoot to its directory",
                 )
             )
     return result

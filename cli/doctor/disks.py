@@ -39,12 +39,10 @@ def without_volume(scene: Scene) -> Iterable[Finding]:
             found.append(
                 fail(
                     f"PersistentVolume {one.name} (claim {one.claim or 'none'}) has no disk: the cloud "
-                    "knows no "
-                    f"{one.volume_id}",
+                    f"knows no {one.volume_id}",
                     "if the disk was deleted on purpose, delete claim and PersistentVolume; else restore a "
                     "snapshot; check also that region, subscription or pool of this controller are those "
-                    "of the "
-                    "volume",
+                    "of the volume",
                 )
             )
     return found or [ok(f"{len(claimed)} PersistentVolume(s), each with its disk")]
@@ -79,11 +77,9 @@ def without_claim(scene: Scene) -> Iterable[Finding]:
     found = [
         warn(
             f"the disk {volume.disk_id} (volume {volume.name}, {volume.size_bytes} bytes) has no "
-            "PersistentVolume "
-            "in this cluster",
-            "if no other cluster uses the account and nobody needs the data, delete the disk in the "
-            "cloud; else "
-            "import it with a PersistentVolume of its own",
+            "PersistentVolume in this cluster",
+            "if no other cluster uses the account and nobody needs the data, delete the disk in the cloud; "
+            "else import it with a PersistentVolume of its own",
         )
         for volume in ownerless[:_SHOWN]
     ]
@@ -126,8 +122,7 @@ def _orphan(volume: Volume, owner: Claimed | None) -> Finding:
     noted = f", published to {volume.published_node_id}" if volume.published_node_id else ""
     return fail(
         f"the machine {volume.attached_to} still has the disk {volume.disk_id} of volume {volume.name} "
-        f"({claim}"
-        f"{noted}), and no pod uses it: the fence stays closed, and no other node gets the volume",
+        f"({claim}{noted}), and no pod uses it: the fence stays closed, and no other node gets the volume",
         f"if {volume.attached_to} is the PodVM of a pod that is gone, delete that machine in the cloud; the "
         "volume is free then",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cli.doctor.records import Record, is_abandoned, records, why_stale, why_unused
+from cli.doctor.records import Record, is_abandoned, records
+from cli.doctor.stale import why_unused
 from cli.scene import Scene
 from driver.direct_volumes import WORK_PREFIX
 
@@ -47,5 +48,5 @@ def removals(scene: Scene) -> list[Removal]:
 
 def _proof(scene: Scene, record: Record) -> str | None:
     """Why nobody can need the record: its pod is gone, and no PodVM has its disk. None if unsure."""
-    gone, unused = why_stale(scene, record), why_unused(scene, record)
+    gone, unused = record.why_stale(scene.paths), why_unused(scene, record)
     return f"{gone}, and {unused}" if gone and unused else None

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from cli.doctor.model import Finding, fail, ok, warn
-from cli.scene import Cloud, Scene, Skipped
+from cli.scene import Paths, Scene
 from driver import mountinfo
 from driver.direct_volumes import WORK_PREFIX, pod_directory, target_path_of
-from providers.errors import ProviderError
-from providers.interface import VolumeFence
 
 _SANDBOX: Final = re.compile(r"[0-9a-f]{64}")
 _PREPARING_SECONDS: Final = 60.0
@@ -52,9 +50,29 @@ class Record:
         pod = pod_directory(self.target)
         return str(Path(pod).parents[1]) if pod else ""
 
+    def why_stale(self, paths: Paths) -> str | None:
+        """Why it belongs to no pod any more; None if that can't be said.
+
+        kubelet makes a pod's directory before it publishes, removes it after it unpublished, and never uses a
+        uid again.
+        """
+        pods = paths.kubelet_root / "pods"
+        if not self.pod_uid or Path(self.kubelet_root) != paths.kubelet_root or not pods.is_dir():
+            return None
+        if (pods / self.pod_uid).exists() or Path(self.target).exists():
+            return None
+        return f"kubelet has no pod {self.pod_uid} any more"
+
     def read(self) -> mountinfo.MountInfo:
         """Raises mountinfo.Damaged or OSError."""
         return mountinfo.decode((self.directory / mountinfo.FILE_NAME).read_bytes())
+
+    def device(self) -> str | None:
+        """The disk's id; None if the record is damaged, which is another check's finding."""
+        try:
+            return self.read().device
+        except (mountinfo.Damaged, OSError):
+            return None
 
     def beside(self) -> list[Path]:
         """What stands beside ``mountInfo.json``."""
@@ -88,8 +106,7 @@ def root(scene: Scene) -> Iterable[Finding]:
             fail(
                 wrong,
                 "pods get no volumes: let the node plugin's hostPath (node.directVolumesRoot) be the "
-                "directory "
-                f"that Kata uses, {scene.paths.direct_volumes}",
+                f"directory that Kata uses, {scene.paths.direct_volumes}",
             )
         ]
     return [ok(f"{scene.paths.direct_volumes} is there and can be written to")]
@@ -186,7 +203,7 @@ def devices(scene: Scene) -> Iterable[Finding]:
     found: list[Finding] = []
     seen: dict[str, str] = {}
     for record in records(scene):
-        device = _device(record)
+        device = record.device()
         if device is None:
             continue
         if device.startswith("/") and Path(device).exists():
@@ -194,8 +211,7 @@ def devices(scene: Scene) -> Iterable[Finding]:
                 fail(
                     f"{record.name} names {device}, which exists on this node",
                     "Kata would try to hot-plug it, which a remote hypervisor can't: the id must be the "
-                    "cloud's; "
-                    "update the driver that wrote it, then delete the pod",
+                    "cloud's; update the driver that wrote it, then delete the pod",
                 )
             )
         if device in seen:
@@ -209,96 +225,16 @@ def devices(scene: Scene) -> Iterable[Finding]:
     return found or [ok(f"{len(seen)} record(s), each with a disk of its own that is not on this node")]
 
 
-def _device(record: Record) -> str | None:
-    try:
-        return record.read().device
-    except (mountinfo.Damaged, OSError):
-        return None  # record-damaged says so
-
-
-def stale(scene: Scene) -> Iterable[Finding]:
-    """Each record belongs to a pod that kubelet still has."""
-    found = []
-    for record in records(scene):
-        why = why_stale(scene, record)
-        if why is None:
-            continue
-        proof = why_unused(scene, record)
-        found.append(
-            fail(
-                f"{record.name} is stale: {why}" + (f", and {proof}" if proof else ""),
-                "it moves the disks of every later pod on this node: "
-                + (
-                    "remove it with --fix"
-                    if proof
-                    else "make sure that its PodVM is gone (in the cloud, or with --provider here), then "
-                    f"remove {record.directory}"
-                ),
-            )
-        )
-    return found or [ok(f"{len(records(scene))} record(s), each with the directory of its pod")]
-
-
-def why_stale(scene: Scene, record: Record) -> str | None:
-    """Why a record belongs to no pod any more; None if that can't be said.
-
-    kubelet makes a pod's directory before it publishes, removes it after it unpublished, and never uses a uid
-    again.
-    """
-    pods = scene.paths.kubelet_root / "pods"
-    if not record.pod_uid or Path(record.kubelet_root) != scene.paths.kubelet_root or not pods.is_dir():
-        return None
-    if (pods / record.pod_uid).exists() or Path(record.target).exists():
-        return None
-    return f"kubelet has no pod {record.pod_uid} any more"
-
-
-def why_unused(scene: Scene, record: Record) -> str | None:
-    """Why certainly no PodVM has the record's disk; None if one may, although its pod is gone.
-
-    On libvirt, to remove a record takes the disk from its machine, which may be writing.
-    """
-    device = _device(record)
-    if device is not None and not isinstance(scene.cloud, str):
-        machine = _machine_with(scene, scene.cloud, device)
-        if machine is not None:
-            return None if machine else f"the cloud says that no machine has {device}"
-    published = scene.records.published_at(record.target)
-    if not published or record.noted_sandboxes() or not scene.paths.pods.is_dir():
-        return None
-    # cloud-api-adaptor makes a directory for each PodVM, and never removes one.
-    if any(one.stat().st_mtime_ns >= published for one in scene.paths.pods.iterdir()):
-        return None
-    return "no PodVM was made on this node since it was written"
-
-
-def _machine_with(scene: Scene, cloud: Cloud, device: str) -> str | None:
-    """The machine that has the disk; empty if none has; None if the cloud can't tell."""
-    if not isinstance(cloud.provider, VolumeFence):
-        return None
-    try:
-        volume = next((one for one in scene.volumes() if one.disk_id == device), None)
-        # Asked now, not read from the listing: something is removed by what it says.
-        return (
-            None
-            if volume is None
-            else cloud.provider.get_volume_info(volume.handle, cloud.deadline()).attached_to
-        )
-    except (Skipped, ProviderError):
-        return None
-
-
 def several_pods(scene: Scene) -> Iterable[Finding]:
     """One pod with volumes on this node at a time."""
     found = records(scene)
-    pods = sorted({one.pod_uid for one in found if one.pod_uid and why_stale(scene, one) is None})
+    pods = sorted({one.pod_uid for one in found if one.pod_uid and one.why_stale(scene.paths) is None})
     if len(pods) > 1:
         return [
             warn(
                 f"{len(pods)} pods on this node have volumes: {', '.join(pods)}",
                 "cloud-api-adaptor gives every PodVM all of a node's volumes, so the next of these pods "
-                "can't "
-                "start: keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
+                "can't start: keep them on different nodes (podAntiAffinity; docs/one-pod-per-node.md)",
             )
         ]
     return [ok(f"{len(pods)} pod(s) with volumes on this node")]
@@ -339,8 +275,8 @@ def _wrong_types(record: Record) -> Iterator[Finding]:
     if wrong:
         yield fail(
             f"{record.name}: the metadata value of {', '.join(wrong)[:200]} is not text",
-            "cloud-api-adaptor's two scans count it differently, and disks get mixed up: something else than "
-            "this driver wrote it; update or remove that, then delete the pod",
+            "cloud-api-adaptor's two scans count it differently, and disks get mixed up: something else "
+            "than this driver wrote it; update or remove that, then delete the pod",
         )
 
 
@@ -350,8 +286,8 @@ def _strays(record: Record) -> Iterator[Finding]:
         if not (stat.S_ISREG(status.st_mode) and status.st_size == 0 and _SANDBOX.fullmatch(one.name)):
             yield fail(
                 f"beside {record.name} stands {one.name[:80]!r}, which notes no sandbox",
-                "Kata takes the first file there for the id of the pod's sandbox: find out who put it there, "
-                f"and remove {one}",
+                "Kata takes the first file there for the id of the pod's sandbox: find out who put it "
+                f"there, and remove {one}",
             )
 
 

@@ -35,8 +35,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 _CONTAINER: Final = "a QCOW2 image"
 _WITHOUT_KEY: Final = (
     "Not to be told without the key: whether the header and its records are genuine. The guest checks "
-    "that, by "
-    "the records' HMAC, at every mount"
+    "that, by the records' HMAC, at every mount"
 )
 
 
@@ -101,8 +100,7 @@ def _tell_other(story: Story, disk: Disk, kind: Kind, detail: str) -> None:
         story.alarms.append(f"it holds no LUKS2 header, but {detail}")
         story.conclusion = (
             "NOT ENCRYPTED by this driver: whoever has the disk reads what is on it, unless it is "
-            "encrypted by "
-            "other means."
+            "encrypted by other means."
         )
 
 
@@ -138,8 +136,7 @@ def _tell_luks(story: Story, disk: Disk) -> None:
     if not records:
         story.remarks.append(
             "no record of on-disk format 1: not made by this driver's agent, which opens it only if a "
-            "policy says "
-            "'adopt'"
+            "policy says 'adopt'"
         )
     story.conclusion = _conclusion(reviewed, header, sample, records, story)
 
@@ -155,10 +152,9 @@ def _conclusion(
     segment = header.metadata["segments"]["0"]
     size = next(iter(header.metadata["keyslots"].values()))["key_size"] * 8
     text = (
-        f"Encrypted, as far as a disk can show it: LUKS2 made by {made_by}, profile {reviewed.profile.name}, "
-        f"every rule holds; {segment['encryption']} with a {size}-bit key (AES-{size // 2}) from byte "
-        f"{segment['offset']} to "
-        "the end"
+        f"Encrypted, as far as a disk can show it: LUKS2 made by {made_by}, profile "
+        f"{reviewed.profile.name}, every rule holds; {segment['encryption']} with a {size}-bit key "
+        f"(AES-{size // 2}) from byte {segment['offset']} to the end"
     )
     if sample is not None:
         text += f"; {sample.random} sampled blocks look random, {sample.zero} are empty, none can be read"

@@ -55,8 +55,8 @@ def inspect_claim(claim: str, scene: Scene) -> Story:
     if claimed is None:
         phase = found.get("status", {}).get("phase")
         raise click.ClickException(
-            f"the claim {claim} ({phase}) has no volume of this driver; kubectl -n {namespace} describe "
-            f"pvc {name}"
+            f"the claim {claim} ({phase}) has no volume of this driver; kubectl -n {namespace} describe pvc "
+            f"{name}"
         )
     return _tell(story, _Volume(claimed=claimed), scene)
 
@@ -185,8 +185,8 @@ def _tell_use(story: Story, claimed: Claimed, scene: Scene) -> None:
     pods = _seen(story, lambda: pods_with_volumes(scene), "pods")
     if pods is not None:
         users = [
-            f"{name_of(pod)} on {pod['spec'].get('nodeName') or 'no node yet'}, "
-            f"runtimeClassName {pod['spec'].get('runtimeClassName') or 'none'}, "
+            f"{name_of(pod)} on {pod['spec'].get('nodeName') or 'no node yet'}, runtimeClassName "
+            f"{pod['spec'].get('runtimeClassName') or 'none'}, "
             f"{pod.get('status', {}).get('phase', 'phase unknown')}"
             for pod in pods.get(claimed.claim, ())
         ]
@@ -331,8 +331,8 @@ def _judge(story: Story, subject: _Volume) -> None:
     elif keys:
         story.conclusion = (
             f"To be encrypted in the guest with the key {keys.pop()}. That is what cluster and cloud say; "
-            "what is on "
-            "the disk is proved by 'inspect' of its image or snapshot, and by the guest at each mount."
+            "what is on the disk is proved by 'inspect' of its image or snapshot, and by the guest at each "
+            "mount."
         )
 
 
