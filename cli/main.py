@@ -15,6 +15,7 @@ _COMMANDS = {
     "doctor": "cli.doctor.command",
     "inspect": "cli.inspect.command",
     "key": "cli.key",
+    "lint": "cli.lint.command",
     "node": "cli.node",
     "policy": "cli.policy",
 }
