@@ -47,8 +47,10 @@ def why_unused(scene: Scene, record: Record) -> str | None:
     published = scene.records.published_at(record.target)
     if not published or record.noted_sandboxes() or not scene.paths.pods.is_dir():
         return None
-    # cloud-api-adaptor makes a directory for each PodVM, and never removes one.
-    if any(one.stat().st_mtime_ns >= published for one in scene.paths.pods.iterdir()):
+    # cloud-api-adaptor makes a directory for each PodVM, and never removes one. None at all proves nothing:
+    # the chart makes this place itself, and an adaptor may have been told another.
+    made = [one.stat().st_mtime_ns for one in scene.paths.pods.iterdir()]
+    if not made or max(made) >= published:
         return None
     return "no PodVM was made on this node since it was written"
 

@@ -24,6 +24,7 @@ from tests.unit.cli.doctor.healthy_node import (
     NODE_CHECKS,
     OTHER_POD,
     POD_UID,
+    SANDBOX,
     Node,
     healthy_node,
     node_plugin,
@@ -254,6 +255,14 @@ def test_a_stale_record_whose_podvm_may_live_is_left_to_a_person(noted: bool, no
     node.stale(noted=noted)
     (node.paths.pods / "another").mkdir()
     os.utime(node.paths.pods / "another")
+    assert "make sure that its PodVM is gone" in node.problems()["record-stale"].fix
+    assert removals(node.scene()) == []
+
+
+def test_a_place_where_no_podvm_was_ever_noted_proves_nothing(node: Node) -> None:
+    """The chart makes it, also where cloud-api-adaptor has another: a PodVM may be writing to the disk."""
+    node.stale()
+    (node.paths.pods / SANDBOX).rmdir()
     assert "make sure that its PodVM is gone" in node.problems()["record-stale"].fix
     assert removals(node.scene()) == []
 
