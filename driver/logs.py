@@ -192,11 +192,14 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        # Before it is encoded, too: a traceback shows repr, whose JSON is one more written form.
-        plain = {
-            name: SCRUBBER.scrub(value) if isinstance(value, str) else value for name, value in entry.items()
-        }
-        return SCRUBBER.scrub(json.dumps(plain, default=str))
+        # Before it is encoded: in a whole line, a name at the end of a string ("no token:") would take JSON's
+        # own quote for the start of its value.
+        return json.dumps({name: _scrubbed(value) for name, value in entry.items()})
+
+
+def _scrubbed(value: object) -> object:
+    """A figure as it is; anything else as text without secrets."""
+    return value if isinstance(value, (int, float)) else SCRUBBER.scrub(str(value))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

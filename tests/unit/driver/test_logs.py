@@ -236,3 +236,13 @@ def test_every_required_field_is_asked_for() -> None:
             request = method.input_type
             if not not_served.search(request.name):
                 assert ids & set(request.fields_by_name) <= set(REQUIRED_FIELDS.get(request.name, ()))
+
+
+@pytest.mark.parametrize(
+    "message", ["no password:", "expected Authorization:", "token=", "'sig'='", 'secret: "']
+)
+def test_a_line_that_ends_like_a_credential_begins_is_json_all_the_same(message: str) -> None:
+    record = logging.LogRecord("driver", logging.INFO, "", 0, message, (), None)
+    record.fields = {"method": "/csi.v1.Node/NodePublishVolume", "milliseconds": 1.5}
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["method"], line["milliseconds"]) == ("/csi.v1.Node/NodePublishVolume", 1.5)
