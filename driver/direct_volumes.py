@@ -249,6 +249,7 @@ class DirectVolumes:
         try:
             with os.scandir(directory) as entries:
                 if any(entry.is_dir(follow_symlinks=False) for entry in entries):
+                    self._observer.record_removed(done=False)
                     raise Internal(f"{directory} holds a directory, which no record does; look at it")
             with self._work_directory() as work:
                 directory.rename(work)

@@ -33,6 +33,9 @@ _CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _BATCH_SIZES = (1, 2, 5, 10, 25, 50, 100, 200, 500)
 
+#: Alerts ask whether these grew (deploy/monitoring), and what was never seen as 0 does not grow to 1.
+_CODES_OF_ALERTS = ("INTERNAL", "RESOURCE_EXHAUSTED")
+
 #: Error codes are the backend's: a bound, should it ever make them up.
 _MOST_CODES = 60
 OTHER = "other"
@@ -87,6 +90,8 @@ class Metrics(Observer):
 
     def rpc_began(self, method: str) -> None:
         self._rpcs_in_flight.labels(method).inc()
+        for code in _CODES_OF_ALERTS:
+            self._rpcs.labels(method, code)
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         self._rpcs_in_flight.labels(method).dec()

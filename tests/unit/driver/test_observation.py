@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -280,7 +281,21 @@ def test_records_that_are_written_and_removed_or_not_are_counted(node: Worker) -
 
     assert value("writes_total", result="done") == 2
     assert value("removals_total", result="done") == 1
+    assert value("removals_total", result="failed") == 1
     assert value("records") == 1
+
+
+def test_what_alerts_ask_for_is_shown_before_it_happens() -> None:
+    """A first error that Prometheus never saw as 0 is no increase, and would not be told."""
+    metrics = NodeMetrics(int)
+    metrics.rpc_began("Node/NodePublishVolume")
+    alerts = (Path(__file__).parents[3] / "deploy" / "monitoring" / "alerts.yaml").read_text()
+    codes = re.findall(r'increase\(confidential_csi_rpc_duration_seconds_count\{code="(\w+)"', alerts)
+    assert codes
+    for code in codes:
+        labels = {"method": "Node/NodePublishVolume", "code": code}
+        name = "confidential_csi_rpc_duration_seconds_count"
+        assert metrics.registry.get_sample_value(name, labels) == 0
 
 
 def test_an_observer_of_a_process_can_be_changed_and_silenced() -> None:
