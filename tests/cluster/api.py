@@ -153,7 +153,7 @@ class Api:
         return answer
 
 
-def until(look: Callable[[], _Found], *, seconds: float = 90, what: str = "") -> _Found:
+def until(look: Callable[[], _Found], *, seconds: float = 180, what: str = "") -> _Found:
     """Wait until ``look`` returns something that counts as true, and return that.
 
     Raises:

@@ -180,7 +180,7 @@ def _workers(
 def _roll_out(control_plane: ControlPlane) -> None:
     for kind, namespace in (("deployment", CONTROLLERS), ("daemonset", f"{CONTROLLERS}-node")):
         name = f"{kind}/{namespace if kind == 'daemonset' else 'confidential-csi-controller'}"
-        control_plane.kubectl("rollout", "status", "-n", namespace, name, "--timeout=120s")
+        control_plane.kubectl("rollout", "status", "-n", namespace, name, "--timeout=300s")
     for worker in WORKERS:
         until(
             lambda worker=worker: control_plane.api.get("CSINode", worker)["spec"]["drivers"],  # type: ignore[misc]

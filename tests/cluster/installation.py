@@ -56,7 +56,7 @@ class Installation:
         """``helm install``, and wait until all pods work."""
         self._release.install(self._values, wait=False)
         self.provide_storage()
-        until(self.is_complete, seconds=180, what="the chart's pods are ready")
+        until(self.is_complete, seconds=300, what="the chart's pods are ready")
 
     def upgrade(self, **values: object) -> None:
         """``helm upgrade``, and wait until all pods are new ones that work."""
@@ -64,14 +64,14 @@ class Installation:
         self._release.install({**self._values, **values}, wait=False)
         until(
             lambda: self.is_complete() and not old & {pod["metadata"]["uid"] for pod in self.pods()},
-            seconds=180,
+            seconds=300,
             what="the pods were replaced",
         )
 
     def uninstall(self) -> None:
         """``helm uninstall``, and wait until nothing of it is left but volumes."""
         self._release.uninstall()
-        until(lambda: not self._namespaces(), seconds=180, what="the chart's namespaces are gone")
+        until(lambda: not self._namespaces(), seconds=300, what="the chart's namespaces are gone")
 
     def provide_storage(self) -> None:
         """What the controller's pods wait for once the chart's namespace is there: nothing."""

@@ -13,7 +13,8 @@ from tests.cluster.volumes import claim, volume_of
 from tests.cluster.worker import BUSYBOX, PEER_POD_HANDLER
 
 STORAGE_CLASS = "confidential-csi-encrypted"
-_SECONDS = 120
+#: kubelet tries a refused volume again after up to two minutes.
+_SECONDS = 300
 
 
 class VolumeClaim:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _STOP_SECONDS = 20.0
 
 
+#: Below those that Linux gives to connections by itself: between two starts of a server, one of its own
+#: clients could take its port.
+_PORTS = range(20000, 32000)
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port of loopback that nobody uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of loopback that nobody uses; each time another one."""
+    while True:
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            _given.add(port)
+            return port
 
 
 class Running:

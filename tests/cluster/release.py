@@ -22,12 +22,12 @@ class Release:
 
     def install(self, values: Mapping[str, object], *, wait: bool = True) -> str:
         """Install, or upgrade to these values (and the chart's for the rest); what Helm printed."""
-        waiting = ["--wait", "--timeout=120s"] if wait else []
+        waiting = ["--wait", "--timeout=300s"] if wait else []
         return self.helm("upgrade", "--install", RELEASE, str(CHART), *waiting, values=values)
 
     def uninstall(self) -> str:
         """Uninstall, and wait until its objects are gone."""
-        return self.helm("uninstall", RELEASE, "--wait", "--timeout=120s", "--cascade=foreground")
+        return self.helm("uninstall", RELEASE, "--wait", "--timeout=300s", "--cascade=foreground")
 
     def helm(self, *arguments: str, values: Mapping[str, object] | None = None, expect: int = 0) -> str:
         """Run Helm with the cluster's administrator; what it printed.

@@ -37,6 +37,7 @@ FORBIDDEN = re.compile(r"cannot [a-z]+ resource [^ ]+ in API group [^ ]+")
 
 _HEARTBEAT_SECONDS = 8.0
 _RESTART_SECONDS = 1.0
+_ANSWER_SECONDS = 5.0
 #: Owner of a pod's own directories, as its fsGroup would have it.
 _GROUP = 65532
 
@@ -50,6 +51,8 @@ class _Pod:
     sandbox: PodSandbox
     containers: list[Object]
     running: dict[str, Running] = field(default_factory=dict)
+    is_reported: bool = False
+    """Whether its readiness was told, since a container was last started."""
     restarts: int = 0
     not_before: float = 0.0
 
@@ -219,27 +222,37 @@ class StandInWorker:
     def _keep_running(self, pod: _Pod) -> None:
         if time.monotonic() < pod.not_before:
             return
-        changed = False
         for container in pod.containers:
             name = container["name"]
             if name in pod.running and not pod.running[name].has_ended():
                 continue
-            changed = True
+            pod.is_reported = False
             if name in pod.running:
                 pod.restarts += 1
                 pod.not_before = time.monotonic() + _RESTART_SECONDS
             pod.running[name] = run_container(self._control_plane.programs, pod.sandbox, container)
-        if changed:
-            self._wait_for_socket(pod)
+        if not pod.is_reported and self._answers(pod):
             self._report(pod)
+            pod.is_reported = True
 
-    def _wait_for_socket(self, pod: _Pod) -> None:
-        """Ready means here what the chart's liveness probe asks for: the driver answers."""
+    def _answers(self, pod: _Pod) -> bool:
+        """Ready means here what the chart's liveness probe asks for: the driver answers.
+
+        Not waited for long: the node's heartbeat must go on while containers start.
+        """
+        try:
+            self._ask(pod)
+        except grpc.RpcError:
+            return False
+        return True
+
+    def _ask(self, pod: _Pod) -> None:
         with _short_path(pod.sandbox.volumes["socket"]) as folder, _channel(folder / "csi.sock") as channel:
             probe = csi_pb2_grpc.IdentityStub(channel).Probe
-            probe(csi_pb2.ProbeRequest(), wait_for_ready=True, timeout=30)
+            probe(csi_pb2.ProbeRequest(), wait_for_ready=True, timeout=_ANSWER_SECONDS)
             if pod.sandbox.pod["metadata"]["labels"].get("app.kubernetes.io/component") == "node":
-                self._register(csi_pb2_grpc.NodeStub(channel).NodeGetInfo(csi_pb2.NodeGetInfoRequest()))
+                node = csi_pb2_grpc.NodeStub(channel)
+                self._register(node.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), timeout=_ANSWER_SECONDS))
 
     def _register(self, info: csi_pb2.NodeGetInfoResponse) -> None:
         segments = dict(info.accessible_topology.segments)

