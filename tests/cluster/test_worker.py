@@ -16,7 +16,6 @@ import pytest
 
 from tests.cluster import chart_images
 from tests.cluster.api import until
-from tests.cluster.dockerfile import parse
 from tests.cluster.namespaces import Namespaces
 from tests.cluster.oci import layer_of_folder
 
@@ -83,11 +82,6 @@ def test_an_image_is_what_the_dockerfile_says() -> None:
             assert (f"{packages}/boto3" in names) == image["annotations"][_NAME].endswith("aws:0.1.0")
             assert not {f"{packages}/{name}" for name in ("azure", "libvirt.py", "yaml")} & names
             assert not {name for name in names if name.startswith(("etc/shadow", "src/", "dist/"))}
-
-
-def test_a_line_of_a_dockerfile_that_is_not_understood_is_refused() -> None:
-    with pytest.raises(ValueError, match="ADD"):
-        parse("FROM a AS b\nADD x /x\n")
 
 
 def test_a_layer_cant_lack_what_is_below_it(tmp_path: Path) -> None:
