@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.metrics import node_observer
-from cli.node_options import direct_volumes_option
+from cli.node_options import direct_volumes_option, pods_option
 from cli.serving import serve, serving_options
 from driver.direct_volumes import DirectVolumes
 from driver.guests import Guests
@@ -19,7 +19,6 @@ from driver.logs import configure
 from driver.node import NodeService
 from driver.node_id import is_node_name
 from driver.one_pod import OnePodWithVolumes
-from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from driver.pod_sockets import PodSockets
 
 if TYPE_CHECKING:
@@ -46,15 +45,7 @@ _METADATA = "metadata:"
     "metadata:azure: this machine's own; none: no topology.",
 )
 @direct_volumes_option
-@click.option(
-    "--pods-root",
-    envvar="CONFIDENTIAL_CSI_PODS_ROOT",
-    type=click.Path(path_type=Path),
-    default=PODS_ROOT,
-    show_default=True,
-    show_envvar=True,
-    help="cloud-api-adaptor's directory of pods, with a socket to each PodVM's agent.",
-)
+@pods_option
 @click.option(
     "--peer-pod-handlers",
     envvar="CONFIDENTIAL_CSI_PEER_POD_HANDLERS",

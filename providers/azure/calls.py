@@ -105,6 +105,26 @@ class Arm:
         except Refused as error:
             raise as_provider_error(f"listing {kind}", error) from error
 
+    def read(self, path: str, api_version: str, deadline: Deadline) -> tuple[Json, str]:
+        """What Azure has at a path of another kind, and the ``Date`` of its answer; asked once.
+
+        Raises:
+            Refused: Azure answered with an error. UnavailableError: it could not be asked.
+        """
+
+        def get(sending: Sending) -> tuple[Json, str]:
+            options = dict(sending.options)
+            options.pop("api_version", None)
+            request = HttpRequest("GET", path, params={"api-version": api_version})
+            response = self._client.send_request(request, **options)
+            response.raise_for_status()
+            return response.json(), response.headers.get("Date", "")
+
+        try:
+            return send(get, self.timings.answer, deadline)
+        except (NotSent, NoAnswer) as error:
+            raise as_provider_error(f"reading {path}", error) from error
+
     def put(self, kind: str, group: str, name: str, body: Json, deadline: Deadline) -> None:
         """Create the object, and wait until it is made. Doing it twice is doing it once.
 

@@ -14,6 +14,7 @@ from providers.azure import disk_types, handles, resources
 from providers.azure import tags as tag_keys
 from providers.azure.class_rules import LOCATION, RESOURCE_GROUP, SUBSCRIPTION, AzureClassRules
 from providers.azure.copies import Snapshots
+from providers.azure.diagnosis import AzureDiagnosis, Diagnosed
 from providers.azure.disk_types import GIB, SKUS, DiskType
 from providers.azure.health import condition, refusal
 from providers.azure.places import Place, labels_of, normalized_location
@@ -71,6 +72,7 @@ class AzureProvider(
     VolumeFence,
     VolumeHealth,
     BackendCheck,
+    AzureDiagnosis,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
@@ -81,6 +83,7 @@ class AzureProvider(
         transport: Callable[[], HttpTransport[Any, Any]] | None = None,
     ) -> None:
         self._settings = settings
+        self._credential = credential
         self._labels = labels_of(settings.places)
         self._places = {place.folded: place for place in settings.places}
         self._subscriptions = resources.Subscriptions(settings, credential, transport)
@@ -243,6 +246,10 @@ class AzureProvider(
             found = [self._find_volume(handle, deadline) for handle in wanted]
             records = [record for record in found if record is not None]
         return {record.handle: condition(record) for record in records if record.handle in wanted}
+
+    def _diagnosed(self) -> Diagnosed:
+        places = [(place, self._subscriptions.arm(place)) for place in self._settings.places]
+        return Diagnosed(self._credential, self._settings.endpoint, places)
 
     def _find_volume(self, handle: str, deadline: Deadline) -> DiskRecord | None:
         deadline.check()
