@@ -92,7 +92,7 @@ def test_a_disk_is_made_in_the_workers_zone_and_stays_with_it_until_its_podvm_is
     assert claim.bound()["metadata"]["name"] == volume["metadata"]["name"]
     again.delete()
     claim.delete()
-    assert cloud.existing_volumes() == []
+    until(lambda: not cloud.existing_volumes(), what="the disk is gone")
 
 
 def _metadata_of(cluster: Installation, attachment: Object) -> Object:

@@ -254,6 +254,8 @@ def _kubelet_settings(cgroup: str) -> Mapping[str, object]:
         "resolvConf": "",
         # The default is a minute.
         "volumeStatsAggPeriod": "1s",
+        # Whether a volume is in use is told with the status; the default is ten seconds.
+        "nodeStatusUpdateFrequency": "2s",
         # Growth of volumes in use is looked for at each synchronization of a pod; the default is a minute.
         "syncFrequency": "2s",
         # The condition of volumes among the metrics, too.
