@@ -7,6 +7,7 @@ standard library, the shared libraries that these and the installed packages lin
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
 import hashlib
 import json
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,14 +85,20 @@ def image_archive(images: Mapping[str, str]) -> Path:
     for file in _sources():
         digest.update(f"{file.relative_to(CHECKOUT)}\0".encode() + file.read_bytes())
     archive = CACHE / "images" / f"{digest.hexdigest()[:16]}.tar"
-    if not archive.exists():
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
-            unshare = ["unshare", "--mount", "--propagation", "private"]
-            subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
-            Path(scratch, "images.tar").replace(archive)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with (archive.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second test process waits, and finds the archive
+        if not archive.exists():
+            _build(archive, arguments)
     return archive
+
+
+def _build(archive: Path, arguments: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+        build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
+        unshare = ["unshare", "--mount", "--propagation", "private"]
+        subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
+        Path(scratch, "images.tar").replace(archive)
 
 
 def _sources() -> list[Path]:
