@@ -38,6 +38,8 @@ _LEFT_OUT = {
     *("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages"),
     f"config-{sys.version_info.major}.{sys.version_info.minor}-x86_64-linux-gnu",
 }
+#: How many archives stay in the cache: those of a few checkouts.
+_KEPT = 4
 #: What the images depend on.
 _SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto")
 _PACKAGES = ("driver", "providers", "agent", "cli")
@@ -99,6 +101,9 @@ def _build(archive: Path, arguments: Sequence[str]) -> None:
         unshare = ["unshare", "--mount", "--propagation", "private"]
         subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
         Path(scratch, "images.tar").replace(archive)
+    by_age = sorted(archive.parent.glob("*.tar"), key=lambda other: other.stat().st_mtime)
+    for old in by_age[:-_KEPT]:
+        old.unlink()
 
 
 def _sources() -> list[Path]:
