@@ -22,7 +22,7 @@ from tests.lab.caa import attach_scan
 @pytest.fixture(scope="module")
 def cluster(kubernetes: Programs) -> Iterator[LocalInstallation]:
     """A cluster of its own with one worker, and the chart in it."""
-    with cluster_with_worker(kubernetes) as (control_plane, worker):
+    with cluster_with_worker("local", kubernetes) as (control_plane, worker):
         installation = LocalInstallation(control_plane, worker)
         installation.prepare()
         installation.install()

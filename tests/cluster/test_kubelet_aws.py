@@ -44,7 +44,7 @@ def cluster(kubernetes: Programs, cloud: Cloud) -> Iterator[Installation]:
             f"{_POD_IDENTITY}:80": _port(credentials),
             f"{_METADATA}:80": _port(f"http://{machine}"),
         }
-        with cluster_with_worker(kubernetes, services) as (control_plane, worker):
+        with cluster_with_worker("aws", kubernetes, services) as (control_plane, worker):
             environment = {
                 "AWS_ENDPOINT_URL_EC2": f"http://{_EC2}",
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://{_POD_IDENTITY}/v1/credentials",
