@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cli.metrics import node_observer
 from cli.node_options import direct_volumes_option, pods_option
 from cli.serving import serve, serving_options
 from driver.direct_volumes import DirectVolumes
@@ -76,6 +77,7 @@ def node(
     endpoint: str,
     log_format: str,
     log_level: str,
+    metrics_address: str,
     grace_period: float,
     node_id: str,
     zone: str,
@@ -99,7 +101,9 @@ def node(
             zone = metadata.instance_zone(zone.removeprefix(_METADATA))
         except metadata.NoMetadata as error:
             raise click.ClickException(f"--zone: {error}") from error
-    direct_volumes = DirectVolumes(direct_volumes_root)
+    records = DirectVolumes(direct_volumes_root)
+    observer = node_observer(metrics_address, lambda: len(records.target_paths()))
+    direct_volumes = DirectVolumes(direct_volumes_root, observer)
     direct_volumes.clear_leftovers()
     services = {
         # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
@@ -113,7 +117,7 @@ def node(
             one_pod=OnePodWithVolumes(direct_volumes) if one_pod_with_volumes else None,
         ),
     }
-    serve(endpoint, services, grace_period)
+    serve(endpoint, services, grace_period, observer)
 
 
 def _guard(handlers: str, service_account: Path) -> PeerPodGuard:

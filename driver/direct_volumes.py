@@ -23,6 +23,7 @@ from pathlib import Path
 from driver import mountinfo
 from driver.errors import Internal, InvalidArgument, Unavailable
 from driver.mountinfo import MountInfo
+from driver.observation import Observer
 from driver.pod_sockets import is_sandbox_id
 
 DEFAULT_ROOT = Path("/run/kata-containers/shared/direct-volumes")
@@ -72,8 +73,9 @@ def pod_directory(target_path: str) -> str | None:
 class DirectVolumes:
     """The records under one root. Thread-safe; callers keep two calls off one target path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, observer: Observer | None = None) -> None:
         self.root = root
+        self._observer = observer or Observer()
         self._mutex = threading.Lock()
         self._disk_ids: dict[str, str | None] = {}
         """Disk id per directory name, to find a disk without reading every record; see find()."""
@@ -224,7 +226,9 @@ class DirectVolumes:
                             directory.rename(work)
                     raise
         except OSError as error:
+            self._observer.record_written(done=False)
             raise Internal(f"can't write the record of {target_path!r}: {error.strerror}") from error
+        self._observer.record_written(done=True)
         self._remember(name, info.device)
 
     def sync(self, target_path: str) -> None:
@@ -252,7 +256,9 @@ class DirectVolumes:
         except FileNotFoundError:
             return
         except OSError as error:
+            self._observer.record_removed(done=False)
             raise Internal(f"can't remove the record of {target_path!r}: {error.strerror}") from error
+        self._observer.record_removed(done=True)
 
     def _read(self, name: str) -> MountInfo | None:
         path = self.root / name / mountinfo.FILE_NAME

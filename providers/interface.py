@@ -387,6 +387,20 @@ class VolumeHealth(ABC):
         """
 
 
+class BackendCheck(ABC):
+    """Can tell whether the backend serves this process, with the credentials and settings that it has."""
+
+    @abstractmethod
+    def check_backend(self, deadline: Deadline) -> str | None:
+        """None if the backend answers, else what a person must mend: credentials, a permission, a setting.
+
+        One cheap question that changes nothing; it is asked once a minute.
+
+        Raises:
+            UnavailableError, DeadlineError: it could not be asked, which passes by itself.
+        """
+
+
 class VolumeAttacher(ABC):
     """Can attach disks to PodVMs, by serial, where cloud-api-adaptor does not.
 

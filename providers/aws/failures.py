@@ -78,6 +78,11 @@ _NOT_SENT = (
 
 #: In the message of UnauthorizedOperation.
 _PERMISSION = re.compile(r"not authorized to perform: ([a-z0-9]{2,20}:[A-Za-z]{1,60})", re.ASCII)
+_NO_CREDENTIALS = (
+    botocore.NoCredentialsError,
+    botocore.PartialCredentialsError,
+    botocore.UnauthorizedSSOTokenError,
+)
 
 
 class Refused(Exception):
@@ -120,6 +125,11 @@ def classified(error: Exception) -> Exception:
     if isinstance(error, (botocore.BotoCoreError, ResponseParserError)):
         return NoAnswer(type(error).__name__)
     return error
+
+
+def lacks_credentials(error: NotSent) -> bool:
+    """Whether nothing was sent because the process has no credentials, which no waiting mends."""
+    return isinstance(error.__cause__, _NO_CREDENTIALS)
 
 
 def as_provider_error(action: str, error: Refused | NotSent | NoAnswer) -> ProviderError:

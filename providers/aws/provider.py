@@ -18,7 +18,7 @@ from providers.aws.diagnosis import AwsDiagnosis, Diagnosed
 from providers.aws.disk_types import GIB
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
-from providers.aws.health import conditions
+from providers.aws.health import conditions, refusal
 from providers.aws.modifications import Change, Modifications
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
@@ -35,6 +35,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     ContentSource,
     Item,
@@ -101,6 +102,7 @@ class AwsProvider(
     VolumeFence,
     VolumeHealth,
     AwsDiagnosis,
+    BackendCheck,
 ):
     """EBS volumes of one account, in any region."""
 
@@ -310,6 +312,9 @@ class AwsProvider(
             lambda: Ec2(region, default_clients("sts")(region)),
             self._settings.zone or f"{region}a",
         )
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        return refusal(self._region(self._settings.region).region.ec2, deadline)
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""

@@ -16,7 +16,7 @@ from providers.azure.class_rules import LOCATION, RESOURCE_GROUP, SUBSCRIPTION, 
 from providers.azure.copies import Snapshots
 from providers.azure.diagnosis import AzureDiagnosis, Diagnosed
 from providers.azure.disk_types import GIB, SKUS, DiskType
-from providers.azure.health import condition
+from providers.azure.health import condition, refusal
 from providers.azure.places import Place, labels_of, normalized_location
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.sending import Json
@@ -33,6 +33,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     Page,
     Snapshot,
@@ -71,6 +72,7 @@ class AzureProvider(
     VolumeFence,
     VolumeHealth,
     AzureDiagnosis,
+    BackendCheck,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
@@ -139,6 +141,10 @@ class AzureProvider(
         record = self._find_volume(handle, deadline)
         if record is not None:
             self._volumes.delete(record, deadline)
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        found = (refusal(self._subscriptions.arm(place), place, deadline) for place in self._settings.places)
+        return next(filter(None, found), None)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
         return self._volume(handle, deadline).volume()

@@ -15,7 +15,7 @@ from providers import errors, interface
 from tests.contract import example_backend
 
 _TOP = Path(__file__).parents[2]
-_PAGES = [_TOP / "README.md", *sorted((_TOP / "docs").glob("*.md"))]
+_PAGES = [_TOP / "README.md", *sorted((_TOP / "docs").rglob("*.md"))]
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
