@@ -76,13 +76,14 @@ _NOT_SENT = (
 )
 
 
-#: In the message of UnauthorizedOperation.
-_PERMISSION = re.compile(r"not authorized to perform: ([a-z0-9]{2,20}:[A-Za-z]{1,60})", re.ASCII)
 _NO_CREDENTIALS = (
     botocore.NoCredentialsError,
     botocore.PartialCredentialsError,
     botocore.UnauthorizedSSOTokenError,
 )
+
+#: In the message of UnauthorizedOperation.
+_PERMISSION = re.compile(r"not authorized to perform: ([a-z0-9]{2,20}:[A-Za-z]{1,60})", re.ASCII)
 
 
 class Refused(Exception):

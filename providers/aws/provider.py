@@ -101,8 +101,8 @@ class AwsProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
-    AwsDiagnosis,
     BackendCheck,
+    AwsDiagnosis,
 ):
     """EBS volumes of one account, in any region."""
 
@@ -305,6 +305,9 @@ class AwsProvider(
             for volume_id, condition in conditions(self._region(region).region.ec2, wanted, deadline).items()
         }
 
+    def check_backend(self, deadline: Deadline) -> str | None:
+        return refusal(self._region(self._settings.region).region.ec2, deadline)
+
     def _diagnosed(self) -> Diagnosed:
         region = self._settings.region
         return Diagnosed(
@@ -312,9 +315,6 @@ class AwsProvider(
             lambda: Ec2(region, default_clients("sts")(region)),
             self._settings.zone or f"{region}a",
         )
-
-    def check_backend(self, deadline: Deadline) -> str | None:
-        return refusal(self._region(self._settings.region).region.ec2, deadline)
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""

@@ -71,8 +71,8 @@ class AzureProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
-    AzureDiagnosis,
     BackendCheck,
+    AzureDiagnosis,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
