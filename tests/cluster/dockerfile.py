@@ -7,6 +7,7 @@ standard library, the shared libraries that these and the installed packages lin
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +39,8 @@ _LEFT_OUT = {
     *("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages"),
     f"config-{sys.version_info.major}.{sys.version_info.minor}-x86_64-linux-gnu",
 }
+#: How many builds stay in the cache: those of a few checkouts.
+_KEPT = 4
 #: What the images depend on.
 _SOURCES = (
     *("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto"),
@@ -46,25 +49,37 @@ _SOURCES = (
 _PACKAGES = ("driver", "providers", "agent", "cli")
 
 
-def image_archive(images: Mapping[str, str]) -> Path:
-    """An archive, in the user's cache, of images of the project's Dockerfile, built if need be.
+def image_archives(images: Mapping[str, str]) -> dict[str, Path]:
+    """Archives, in the user's cache, of images of the project's Dockerfile, built if need be.
 
     Args:
         images: stage to the image's name, with registry and tag.
+
+    Returns:
+        stage to archive.
     """
     arguments = [f"{stage}={name}" for stage, name in images.items()]
     digest = hashlib.sha256("\0".join([sys.version, *arguments]).encode())
     for file in _sources():
         digest.update(f"{file.relative_to(CHECKOUT)}\0".encode() + file.read_bytes())
-    archive = CACHE / "images" / f"{digest.hexdigest()[:16]}.tar"
-    if not archive.exists():
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
-            unshare = ["unshare", "--mount", "--propagation", "private"]
-            subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
-            Path(scratch, "images.tar").replace(archive)
-    return archive
+    folder = CACHE / "images" / digest.hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second test process waits, and finds the archives
+        if not folder.exists():
+            _build(folder, arguments)
+    return {stage: folder / f"{stage}.tar" for stage in images}
+
+
+def _build(folder: Path, arguments: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
+        unshare = ["unshare", "--mount", "--propagation", "private"]
+        subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
+        Path(scratch, "images").rename(folder)
+    others = (other for other in folder.parent.iterdir() if other.is_dir())
+    for old in sorted(others, key=lambda other: other.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old)
 
 
 def _sources() -> list[Path]:
@@ -212,8 +227,9 @@ def _main(into: Path, images: Mapping[str, str]) -> None:
     # The upper folder of an overlay can't lie in its own lower file system.
     _run("mount", "-t", "tmpfs", "tmpfs", scratch)
     builder = _Builder(Dockerfile((CHECKOUT / "Dockerfile").read_text()).stages, scratch)
-    made = [_image(builder, stage, name, scratch) for stage, name in images.items()]
-    write_archive(into / "images.tar", made)
+    (into / "images").mkdir()
+    for stage, name in images.items():
+        write_archive(into / "images" / f"{stage}.tar", [_image(builder, stage, name, scratch)])
     _run("umount", "-R", scratch)
 
 
