@@ -79,7 +79,6 @@ def _not_registered(cluster: Cluster) -> None:
 
 def _volume_without_pv(cluster: Cluster) -> None:
     cluster.make_volume("pvc-nobody")
-    cluster.backend.cloud.settle()
 
 
 def _pv_without_volume(cluster: Cluster) -> None:
@@ -91,7 +90,6 @@ def _orphaned_podvm(cluster: Cluster) -> None:
     cluster.api.delete("Pod", "ledger-0", gracePeriodSeconds="0")
     cluster.api.patch("VolumeAttachment", "csi-1", {"metadata": {"finalizers": ["external-attacher/driver"]}})
     cluster.api.delete("VolumeAttachment", "csi-1")
-    cluster.now = lambda: time.time() + 600
 
 
 def _orphaned_without_attachment(cluster: Cluster) -> None:
@@ -118,7 +116,6 @@ def _plaintext_of_the_older_sample(cluster: Cluster) -> None:
 
 def _two_pods(cluster: Cluster) -> None:
     volume = cluster.make_volume("pvc-2")
-    cluster.backend.cloud.settle()
     cluster.create(persistent_volume("pvc-2", f"aws:{volume.handle}", "second"))
     cluster.create(claim("second", "pvc-2"))
     cluster.create(pod("second-0", claims=("second",)))
@@ -190,7 +187,6 @@ FAULTS: dict[str, Fault] = {
         ("an attachment failed", _attachment_error, "attachment-error", "fence-closed"),
         ("a volume without PersistentVolume", _volume_without_pv, "volume-without-pv", "delete the disk"),
         ("a PersistentVolume without volume", _pv_without_volume, "pv-without-volume", "restore a snapshot"),
-        ("an orphaned PodVM", _orphaned_podvm, "fence-closed cluster-clock", ""),
         (
             "an orphaned PodVM, its attachment forced away",
             _orphaned_without_attachment,
@@ -212,10 +208,19 @@ def test_a_planted_fault_is_found_alone_and_with_its_fix(name: str, cluster: Clu
     assert any(fault.fix in problem.fix for problem in found.values())
 
 
-def test_a_pod_that_just_ended_is_no_orphan(cluster: Cluster) -> None:
+def test_an_orphaned_podvm_keeps_the_fence_closed_and_one_that_just_ended_does_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _orphaned_podvm(cluster)
-    cluster.now = time.time
     assert cluster.problems() == {}
+    cluster.now = lambda: time.time() + 600  # it is the API server's clock that counts
+    assert set(cluster.problems()) == {"cluster-clock"}
+    cluster.now = time.time
+    monkeypatch.setattr("cli.doctor.disks.DETACHING_SECONDS", -1.0)
+    found = cluster.problems()
+    assert set(found) == {"fence-closed"}
+    assert MACHINE in found["fence-closed"].saw
+    assert "delete that machine" in found["fence-closed"].fix
     cluster.attach(cluster.volume, "")
     assert cluster.problems() == {}
 
@@ -224,7 +229,6 @@ def test_a_volume_that_is_being_created_is_not_without_its_claim(cluster: Cluste
     cluster.create(claim("waiting", ""))
     uid = cluster.api.get("PersistentVolumeClaim", "waiting")["metadata"]["uid"]
     cluster.make_volume(f"pvc-{uid}")
-    cluster.backend.cloud.settle()
     assert cluster.problems() == {}
 
 
