@@ -24,6 +24,8 @@ _FORBIDDEN: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessD
 _ONE_PAGE: Final = 5
 _NAME: Final = "confidential-csi-doctor"
 _NO_VOLUME: Final = "it takes a volume to try it, and there is none of this driver yet"
+_IGNORED: Final = "EC2 ignores DryRun: delete what is now named confidential-csi-doctor"
+_UNSAFE: Final = "nothing shows that this EC2 heeds DryRun, and what exists is not risked"
 _NO_SNAPSHOT: Final = "it takes a snapshot to try it, and there is none of this driver yet"
 
 
@@ -62,7 +64,7 @@ class AwsDiagnosis(BackendDiagnosis):
     def permissions(self, deadline: Deadline) -> tuple[Permission, ...]:
         diagnosed = self._diagnosed()
         ec2 = diagnosed.ec2
-        return tuple(_tried(ec2, trial, deadline) for trial in _trials(ec2, diagnosed.zone, deadline))
+        return tuple(_all_tried(ec2, _trials(ec2, diagnosed.zone, deadline), deadline))
 
     def backend_time(self, deadline: Deadline) -> float | None:
         answer = _ask(self._diagnosed().ec2, "describe_volumes", deadline, MaxResults=_ONE_PAGE)
@@ -96,9 +98,9 @@ def _trials(ec2: Ec2, zone: str, deadline: Deadline) -> Iterator[_Trial]:
     snapping = {"VolumeId": volume_id, "TagSpecifications": new_tags}
     growing = {"VolumeId": volume_id, "Size": volume.get("Size", 0) + 1}
     noting = {"Resources": [volume_id], "Tags": [{"Key": tag_keys.NODE, "Value": _NAME}]}
+    yield _Trial("ec2:CreateSnapshot", "create_snapshot", snapping, no_volume)
     yield _Trial("ec2:ModifyVolume", "modify_volume", growing, no_volume)
     yield _Trial("ec2:DeleteVolume", "delete_volume", {"VolumeId": volume_id}, no_volume)
-    yield _Trial("ec2:CreateSnapshot", "create_snapshot", snapping, no_volume)
     yield _Trial("ec2:DeleteSnapshot", "delete_snapshot", {"SnapshotId": snapshot_id}, no_snapshot)
     yield _Trial("ec2:CreateTags", "create_tags", noting, no_volume)
     yield _Trial("ec2:DeleteTags", "delete_tags", noting, no_volume)
@@ -124,6 +126,23 @@ def _first(ec2: Ec2, action: str, member: str, tag: str, deadline: Deadline) -> 
         return {}  # that permission is reported itself
 
 
+def _all_tried(ec2: Ec2, trials: Iterator[_Trial], deadline: Deadline) -> Iterator[Permission]:
+    """Others than AWS speak EC2's API, too: before ``DryRun`` kept a new object from being made, nothing is
+    tried that would change or delete an existing one without it."""
+    heeds_dry_run: bool | None = None  # not known yet
+    for trial in trials:
+        makes = trial.action in ("create_volume", "create_snapshot") and heeds_dry_run is None
+        if makes or heeds_dry_run or trial.action.startswith("describe_"):
+            permission = _tried(ec2, trial, deadline)
+            if makes and permission.granted:
+                heeds_dry_run = True
+            elif makes and permission.detail == _IGNORED:
+                heeds_dry_run = False
+            yield permission
+        else:
+            yield Permission(trial.permission, None, trial.why_not or _UNSAFE)
+
+
 def _tried(ec2: Ec2, trial: _Trial, deadline: Deadline) -> Permission:
     if trial.why_not:
         return Permission(trial.permission, None, trial.why_not)
@@ -141,5 +160,5 @@ def _tried(ec2: Ec2, trial: _Trial, deadline: Deadline) -> Permission:
     except (NotSent, NoAnswer) as error:
         raise as_provider_error(trial.action, error) from error
     if changes:
-        return Permission(trial.permission, None, "EC2 ignores DryRun")
+        return Permission(trial.permission, None, _IGNORED)
     return Permission(trial.permission, True)

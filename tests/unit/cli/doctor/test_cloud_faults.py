@@ -145,6 +145,24 @@ def test_what_could_not_be_tried_is_not_called_granted(account: Account) -> None
     assert account.ec2.existing_volumes() == []
 
 
+def test_where_dry_runs_are_real_no_volume_is_changed_or_deleted(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a backend that speaks EC2's API and knows no DryRun."""
+    account.populate()
+    ec2, perform = account.ec2, account.ec2.perform
+    monkeypatch.setattr(
+        ec2, "perform", lambda action, arguments: perform(action, {**arguments, "DryRun": False})
+    )
+    (volume,), (snapshot,) = ec2.existing_volumes(), ec2.existing_snapshots()
+    before = volume.now
+    results = run(_check("cloud-permissions"), _scene(Cloud(account.provider)))
+    assert "ec2:DeleteVolume (nothing shows that this EC2 heeds DryRun" in results[-1].saw
+    assert volume in ec2.existing_volumes()
+    assert volume.now == before
+    assert snapshot in ec2.existing_snapshots()
+
+
 @pytest.mark.usefixtures("account")
 def test_missing_credentials_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
