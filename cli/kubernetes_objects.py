@@ -9,7 +9,7 @@ from typing import Final
 
 from cli.kubernetes_api import Json
 from cli.scene import DRIVER, Scene
-from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
+from driver.encryption import ENCRYPT_TYPE, ENCRYPT_TYPES, KBS_KEY_ID
 
 PODS: Final = "/api/v1/pods"
 CLAIMS: Final = "/api/v1/persistentvolumeclaims"
@@ -54,7 +54,12 @@ class Claimed:
 
     def is_encrypted(self) -> bool:
         """Whether the guest is told to encrypt it."""
-        return bool(self.attributes.get(ENCRYPT_TYPE) and self.attributes.get(KBS_KEY_ID))
+        return says_encrypted(self.attributes)
+
+
+def says_encrypted(given: Mapping[str, object]) -> bool:
+    """Whether these ask for encryption in a way that is heeded: another word than the driver's is not."""
+    return given.get(ENCRYPT_TYPE) in ENCRYPT_TYPES and bool(given.get(KBS_KEY_ID))
 
 
 def claimed_volumes(scene: Scene) -> list[Claimed]:

@@ -11,7 +11,14 @@ import click
 
 from cli.inspect.story import Section, Story, Value
 from cli.kubernetes_api import Json
-from cli.kubernetes_objects import ATTACHMENTS, Claimed, claimed_volumes, name_of, pods_with_volumes
+from cli.kubernetes_objects import (
+    ATTACHMENTS,
+    Claimed,
+    claimed_volumes,
+    name_of,
+    pods_with_volumes,
+    says_encrypted,
+)
 from cli.owners import owners_of, volume_ids
 from cli.scene import DRIVER, Scene, Skipped
 from driver import mountinfo
@@ -314,9 +321,10 @@ def _judge(story: Story, subject: _Volume) -> None:
         if section.key == "record":
             sources[f"the record {section.facts['directory']}"] = section.facts
     for source, told in sources.items():
-        if not (told.get(ENCRYPT_TYPE) and told.get(KBS_KEY_ID)):
+        if not says_encrypted(told):
             story.alarms.append(
-                f"NOT encrypted, as far as {source} goes: no {ENCRYPT_TYPE} or no {KBS_KEY_ID}"
+                f"NOT encrypted, as far as {source} goes: no {ENCRYPT_TYPE} (or none that is heeded) or no "
+                f"{KBS_KEY_ID}"
             )
     keys = {str(told[KBS_KEY_ID]) for told in sources.values() if told.get(KBS_KEY_ID)}
     if len(keys) > 1:
