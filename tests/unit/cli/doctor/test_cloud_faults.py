@@ -151,9 +151,11 @@ def test_where_dry_runs_are_real_no_volume_is_changed_or_deleted(
     """As with a backend that speaks EC2's API and knows no DryRun."""
     account.populate()
     ec2, perform = account.ec2, account.ec2.perform
-    monkeypatch.setattr(
-        ec2, "perform", lambda action, arguments: perform(action, {**arguments, "DryRun": False})
-    )
+
+    def heedless(action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return perform(action, {name: value for name, value in arguments.items() if name != "DryRun"})
+
+    monkeypatch.setattr(ec2, "perform", heedless)
     (volume,), (snapshot,) = ec2.existing_volumes(), ec2.existing_snapshots()
     before = volume.now
     results = run(_check("cloud-permissions"), _scene(Cloud(account.provider)))
