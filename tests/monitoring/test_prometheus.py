@@ -14,6 +14,7 @@ import pytest
 from driver.metrics import ControllerMetrics, NodeMetrics
 from tests.monitoring.rig import PLANTED, fleet, metrics_of
 from tests.tools.prometheus import promtool, scraping
+from tests.tools.waiting import eventually
 
 TOP = Path(__file__).parents[2]
 DASHBOARD = json.loads((TOP / "deploy" / "monitoring" / "dashboard.json").read_text())
@@ -56,6 +57,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
                     data[title] = prometheus.query(query)
             if all(data.values()):
                 break
+        eventually(lambda: "unknown" not in prometheus.rules().values())
         processes = (busy.aws, busy.local, busy.node)
         up = {sample["metric"]["job"]: sample["value"][1] for sample in prometheus.query("up")}
         metrics = dict(zip(busy.targets(), map(metrics_of, processes), strict=True))

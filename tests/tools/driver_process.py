@@ -16,7 +16,7 @@ from pathlib import Path
 
 COMMAND = Path(sys.executable).parent / "confidential-csi"
 
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 
 #: Serves metrics on a port that is free.
 METRICS_ON = "--metrics-address=127.0.0.1:0"
