@@ -199,7 +199,7 @@ class JsonFormatter(logging.Formatter):
 
 def _scrubbed(value: object) -> object:
     """A figure as it is; anything else as text without secrets."""
-    return value if isinstance(value, (int, float)) else SCRUBBER.scrub(str(value))
+    return value if value is None or isinstance(value, (int, float)) else SCRUBBER.scrub(str(value))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
