@@ -16,7 +16,6 @@ import pytest
 
 from tests.cluster import chart_images
 from tests.cluster.api import until
-from tests.cluster.dockerfile import parse
 from tests.cluster.namespaces import Namespaces
 from tests.cluster.oci import layer_of_folder
 
@@ -78,18 +77,10 @@ def test_an_image_is_what_the_dockerfile_says(stage: str, user: str, has_sdk: bo
         for layer in manifest["layers"]:
             with tarfile.open(fileobj=_file(archive, _blob(layer))) as tar:
                 names.update(tar.getnames())
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = f"opt/confidential-csi/lib/{python}/site-packages"
-    assert f"{packages}/driver/node.py" in names
-    # What a role does not need is not in its image.
+    (packages,) = {name.removesuffix("/driver/node.py") for name in names if name.endswith("/driver/node.py")}
     assert (f"{packages}/boto3" in names) == has_sdk
-    assert not {f"{packages}/{name}" for name in ("azure", "libvirt.py", "yaml")} & names
+    # No passwords of this machine, and nothing of the stages that built it.
     assert not {name for name in names if name.startswith(("etc/shadow", "src/", "dist/"))}
-
-
-def test_a_line_of_a_dockerfile_that_is_not_understood_is_refused() -> None:
-    with pytest.raises(ValueError, match="ADD"):
-        parse("FROM a AS b\nADD x /x\n")
 
 
 def test_a_layer_cant_lack_what_is_below_it(tmp_path: Path) -> None:
