@@ -1,6 +1,6 @@
 """Images of the project's Dockerfile as archives that containerd takes.
 
-The stages are run by :mod:`tests.images.dockerfile`. In place of the Python image that the Dockerfile names,
+The stages are run by :mod:`tests.images.stages`. In place of the Python image that the Dockerfile names,
 an image gets this machine's Python: interpreter, standard library, the shared libraries that these and the
 installed packages link to, and nothing else.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.oci import Image, layer_of_files, layer_of_folder, write_archive
-from tests.images.dockerfile import Images
+from tests.images.stages import Images
 from tests.tools.go_programs import CACHE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,10 @@ _LEFT_OUT = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip",
 #: How many builds stay in the cache: those of a few checkouts.
 _KEPT = 4
 #: What the images depend on.
-_SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto", "deploy/charts")
+_SOURCES = (
+    *("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto"),
+    "deploy/charts/confidential-csi/values.schema.json",
+)
 _PACKAGES = ("driver", "providers", "agent", "cli")
 
 
@@ -76,7 +79,7 @@ def _sources() -> list[Path]:
     found = [CHECKOUT / name for name in _SOURCES if (CHECKOUT / name).is_file()]
     for folder in (CHECKOUT / name for name in (*_SOURCES, *_PACKAGES)):
         found += [file for file in folder.rglob("*") if file.is_file() and "_pb2" not in file.name]
-    found += [Path(__file__), Path(__file__).with_name("oci.py"), CHECKOUT / "tests/images/dockerfile.py"]
+    found += [Path(__file__), Path(__file__).with_name("oci.py"), *(CHECKOUT / "tests/images").glob("*.py")]
     return sorted(file for file in found if "__pycache__" not in file.parts)
 
 
