@@ -1,0 +1,186 @@
+"""Writes ``docs/messages.md``: every error message of driver, providers and guest, from their sources.
+
+``make messages`` runs it; a test fails when what is committed differs. A message is the text that an
+exception of this project is made with; ``…`` stands for what differs from one time to the next.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from driver import errors as driver_errors
+from providers import errors as provider_errors
+
+TOP: Final = Path(__file__).parents[1]
+PAGE: Final = TOP / "docs" / "messages.md"
+_HOST: Final = ("driver", "providers")
+_GUEST: Final = ("agent",)
+_RULE: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+#: What a text needs of its own to be found by: as many letters beside ``…``.
+_LEAST_LETTERS: Final = 8
+#: Bases of this project's own exceptions; their own messages are not for users.
+_BUILT_IN: Final = frozenset({"Exception", "OSError", "RuntimeError", "ValueError"})
+_BEGIN: Final = "<!-- made by `make messages`: begin -->\n"
+_END: Final = "<!-- made by `make messages`: end -->\n"
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """A message of ``error`` (a class's name), raised in ``module``; ``rule`` for those of the guest."""
+
+    text: str
+    error: str
+    module: str
+    rule: str | None
+
+
+@functools.cache
+def messages(*packages: str) -> tuple[Message, ...]:
+    """Every message that the code of ``packages`` can make an exception with, sorted by its text."""
+    files = [file for package in packages for file in sorted((TOP / package).rglob("*.py"))]
+    trees = {file: ast.parse(file.read_text()) for file in files}
+    errors = _exceptions(trees.values())
+    found = set()
+    for file, tree in trees.items():
+        name = ".".join(file.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__")
+        module: ModuleType | None = None
+        for node in ast.walk(tree):
+            error = _called(node)
+            if not (isinstance(node, ast.Call) and node.args and error in errors):
+                continue
+            module = module or _imported(name)
+            texts = [list(_texts(argument, module, tree)) for argument in node.args]
+            rule = texts[0][0] if len(texts) > 1 and texts[0] and _RULE.fullmatch(texts[0][0]) else None
+            for text in texts[1 if rule else 0]:
+                if rule or sum(letter.isalpha() for letter in text) >= _LEAST_LETTERS:
+                    found.add(Message(text, str(error), name, rule))
+    return tuple(sorted(found))
+
+
+def render() -> str:
+    """The page as it should be."""
+    page = PAGE.read_text()
+    before, rest = page.split(_BEGIN)
+    host = {(_cell(message.text), status(message)) for message in messages(*_HOST)}
+    guest = {(f"`{message.rule}`", _cell(message.text)) for message in messages(*_GUEST) if message.rule}
+    parts = [
+        "## Of the driver and its providers\n",
+        "| Message | Status |",
+        "| --- | --- |",
+        *(f"| {text} | {code} |" for text, code in sorted(host, key=lambda row: row[0].lower())),
+        "\n## Of the guest\n",
+        "| Rule | Message |",
+        "| --- | --- |",
+        *(f"| {rule} | {text} |" for rule, text in sorted(guest)),
+        "",
+    ]
+    return before + _BEGIN + "\n" + "\n".join(parts) + "\n" + _END + rest.split(_END)[1]
+
+
+def status(message: Message) -> str:
+    """The gRPC status with which a caller gets the message, or how it gets out otherwise."""
+    for module in (driver_errors, provider_errors):
+        error = getattr(module, message.error, None) or getattr(
+            _imported(message.module), message.error, None
+        )
+        if error is provider_errors.ConfigurationError or message.error == "EndpointError":
+            return "the process ends"
+        if isinstance(error, type) and issubclass(error, Exception):
+            code = driver_errors.code_for(error.__new__(error))
+            if code is not None:
+                return code.name
+    return "within another message"
+
+
+def _exceptions(trees: Iterable[ast.Module]) -> set[str]:
+    """The names of the classes that are exceptions."""
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = set(_BUILT_IN)
+    while new := {
+        one.name for one in classes if one.name not in names and {_name(base) for base in one.bases} & names
+    }:
+        names |= new
+    return names - _BUILT_IN
+
+
+def _texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str]:
+    """The texts that an expression can have, as far as the sources tell."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield from _joined(parts, module, tree)
+        case ast.BinOp(left=first, op=ast.Add(), right=second):
+            yield from _joined([first, second], module, tree)
+        case ast.FormattedValue(
+            value=ast.Constant() | ast.Name() | ast.Attribute() as inner, format_spec=None
+        ):
+            yield from _constant(inner, module)
+        case ast.IfExp(body=first, orelse=second):
+            yield from _texts(first, module, tree)
+            yield from _texts(second, module, tree)
+        case ast.Call(func=ast.Name(id=name)):
+            for value in _returned(name, tree):
+                yield from _texts(value, module, tree)
+        case ast.Name() | ast.Attribute():
+            yield from _constant(node, module)
+
+
+def _joined(parts: Iterable[ast.expr], module: ModuleType, tree: ast.Module) -> list[str]:
+    """Each way in which the parts of a text can follow each other."""
+    texts = [""]
+    for part in parts:
+        more = list(_texts(part, module, tree)) or ["…"]
+        texts = [text + one for text in texts for one in more]
+    return texts
+
+
+def _returned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
+    """What the functions of that name in a module return."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name == name:
+            for part in ast.walk(function):
+                if isinstance(part, ast.Return) and part.value is not None:
+                    yield part.value
+
+
+def _constant(node: ast.expr, module: ModuleType) -> Iterator[str]:
+    """What a module's constant (in capitals) holds."""
+    value: object = module
+    for name in ast.unparse(node).split("."):
+        value = getattr(value, name, None)
+    if isinstance(value, str | int) and ast.unparse(node).rpartition(".")[2].strip("_").isupper():
+        yield str(value)
+
+
+def _called(node: ast.AST) -> str | None:
+    return _name(node.func) if isinstance(node, ast.Call) else None
+
+
+def _name(node: ast.expr) -> str | None:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return None
+
+
+def _imported(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _cell(text: str) -> str:
+    """``text`` in a table's cell, as code, so that it is found as it is printed."""
+    return f"`{text}`".replace("|", "\\|").replace("\n", " ") if "`" not in text else text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

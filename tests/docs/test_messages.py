@@ -1,0 +1,41 @@
+"""Whoever meets an error message finds it: all of them in docs/messages.md, the frequent ones explained."""
+
+from __future__ import annotations
+
+import re
+
+from deploy import messages
+from tests.docs.pages import TOP
+
+_TROUBLESHOOTING = (TOP / "docs" / "troubleshooting.md").read_text()
+_ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+
+
+def test_the_page_of_messages_has_what_the_sources_say() -> None:
+    assert messages.PAGE.read_text() == messages.render(), "run: make messages"
+
+
+def test_every_kind_of_error_of_the_driver_and_of_providers_has_messages_there() -> None:
+    found = {message.error for message in messages.messages("driver", "providers")}
+    assert {"InvalidArgument", "NotFound", "AlreadyExists", "FailedPrecondition", "Unavailable"} <= found
+    assert {"Aborted", "OutOfRange", "Internal", "Unimplemented", "OutcomeUncertain"} <= found
+    assert {"InUseError", "QuotaExceededError", "OutcomeUnknownError", "DeadlineError"} <= found
+    assert len(messages.messages("driver", "providers")) > 200
+    rules = {message.rule for message in messages.messages("agent")}
+    assert {"header-not-authenticated", "policy-key", "data-hub-failed"} <= rules
+
+
+def test_a_message_shows_its_constants_and_not_its_values() -> None:
+    texts = {message.text: messages.status(message) for message in messages.messages("driver", "providers")}
+    assert texts["encrypt-type is set and kbs-key-id is not; set both, or neither"] == "INVALID_ARGUMENT"
+    assert texts["no volume … at provider …"] == "NOT_FOUND"
+    assert texts["no zone has room for the volume"] == "RESOURCE_EXHAUSTED"
+    assert texts["endpoint …: expected unix:///absolute/path/of/the/socket"] == "the process ends"
+
+
+def test_the_driver_s_messages_that_are_explained_exist() -> None:
+    section = _TROUBLESHOOTING.split("## From the driver\n")[1].split("\n## ")[0]
+    explained = _ROW.findall(section)
+    known = {message.text for message in messages.messages("driver", "providers")}
+    assert len(explained) > 20
+    assert [text for text in explained if text not in known] == []

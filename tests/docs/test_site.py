@@ -1,0 +1,53 @@
+"""The pages make a site, without a warning, and nothing of it comes from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, TOP, blocks
+
+_RESOURCE = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*(?:src|href)=\"?([^\" >]+)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with no network: its proxies are ports where nobody listens."""
+    directory = tmp_path_factory.mktemp("site")
+    nowhere = "http://127.0.0.1:9"
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", directory],
+        cwd=TOP,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": nowhere, "https_proxy": nowhere},
+        check=True,
+        timeout=60,
+    )
+    return directory
+
+
+def test_every_page_is_on_the_site(site: Path) -> None:
+    sources = [page.relative_to(TOP / "docs") for page in PAGES if page.is_relative_to(TOP / "docs")]
+    assert [page for page in sources if not (site / page).with_suffix(".html").exists()] == []
+
+
+def test_a_reader_of_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        resources = _RESOURCE.findall(page.read_text())
+        assert len(resources) > 3
+        assert [resource for resource in resources if "//" in resource] == []
+
+
+def test_the_site_lists_the_commands_that_no_test_runs(site: Path) -> None:
+    shown = (site / "tested-commands.html").read_text()
+    pages = {block.page.name for page in PAGES for block in blocks(page) if block.played}
+    assert pages
+    for page in pages:
+        assert (
+            f'<td><a href="{page.replace(".md", ".html")}"' in shown
+            or f"/{page.replace('.md', '.html')}" in shown
+        )
