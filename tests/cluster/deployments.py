@@ -1,0 +1,202 @@
+"""The driver as it is deployed in the cluster tests: our chart, two workers, and where its disks are."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster.api import Object, until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.pod_identity import pod_identity
+from tests.cluster.release import Release
+from tests.cluster.stand_in_worker import StandInWorker
+from tests.fakes.ec2 import Bucket, Cloud, Ec2Server, Rules
+
+CONTROLLERS = "confidential-csi"
+ENCRYPTED = "confidential-csi-encrypted"
+PLAIN = "confidential-csi-plain"
+WORKERS = ("worker-a", "worker-b")
+ZONES = {"worker-a": "us-east-1a", "worker-b": "us-east-1b"}
+
+#: An EC2 that is as slow to show what it did, and throttles, as the bench's; quicker to make a disk.
+EC2_RULES = Rules(
+    lag=0.3,
+    creating=0.5,
+    buckets={"CreateVolume": Bucket(100, 25.0), "DescribeVolumes": Bucket(100, 20.0)},
+)
+
+
+class Disks(ABC):
+    """What the provider has, seen from behind it."""
+
+    @abstractmethod
+    def names(self) -> set[str]:
+        """The CSI names of all disks."""
+
+    @abstractmethod
+    def snapshots(self) -> int:
+        """How many snapshots there are."""
+
+
+@dataclass(frozen=True)
+class LocalDisks(Disks):
+    """Files in a directory."""
+
+    directory: Path
+
+    def names(self) -> set[str]:
+        return {entry.name.removeprefix("csi-vol-") for entry in self.directory.glob("volumes/*")}
+
+    def snapshots(self) -> int:
+        return len(list(self.directory.glob("snapshots/*")))
+
+
+@dataclass(frozen=True)
+class Ec2Disks(Disks):
+    """The strict EC2's."""
+
+    cloud: Cloud
+
+    def names(self) -> set[str]:
+        volumes = self.cloud.existing_volumes()
+        names = {volume.now.tags["caa-csi-volume-id"] for volume in volumes}
+        assert len(names) == len(volumes), "two disks of one name"
+        return names
+
+    def snapshots(self) -> int:
+        return len(self.cloud.existing_snapshots())
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The chart, installed and running."""
+
+    control_plane: ControlPlane
+    release: Release
+    workers: dict[str, StandInWorker]
+    disks: Disks
+    values: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def cloud(self) -> Cloud:
+        """The strict EC2; only of the deployment on it."""
+        assert isinstance(self.disks, Ec2Disks)
+        return self.disks.cloud
+
+    def controllers(self) -> list[Object]:
+        """The controller's pods that are not about to end."""
+        pods = self.control_plane.api.list("Pod", CONTROLLERS)
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def leader(self, sidecar: str = "") -> str:
+        """The pod that holds a sidecar's lease; the provisioner's unless another is named."""
+        name = "caa-csi-block-csi-confidentialcontainers-io"
+        lease = self.control_plane.api.get("Lease", f"{sidecar}{name}", CONTROLLERS)
+        holder: str = lease["spec"].get("holderIdentity", "")
+        return holder
+
+    def crash(self, pod_name: str) -> None:
+        """The pod's machine is lost."""
+        for worker in self.workers.values():
+            worker.crash(pod_name)
+
+
+@contextmanager
+def deployed(provider: str, control_plane: ControlPlane) -> Iterator[Deployment]:
+    """The chart with provider ``local`` or ``aws``, within the block; the volumes must be gone at its end."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        deploy = {"local": _local, "aws": _aws}[provider]
+        with deploy(control_plane, Path(folder)) as deployment:
+            _roll_out(control_plane)
+            yield deployment
+            assert deployment.disks.names() == set(), "volumes are left"
+            assert deployment.disks.snapshots() == 0, "snapshots are left"
+            deployment.release.uninstall()
+
+
+@contextmanager
+def _local(control_plane: ControlPlane, folder: Path) -> Iterator[Deployment]:
+    directory = folder / "disks"
+    directory.mkdir()
+    directory.chmod(0o777)
+    values: dict[str, object] = {"provider": "local", "local": {"claimName": "disks"}}
+    with _workers(control_plane, folder, {"disks": directory}) as workers:
+        release = Release(control_plane)
+        release.install(values, wait=False)
+        control_plane.apply(_claim_of_disks())
+        yield Deployment(control_plane, release, workers, LocalDisks(directory), values)
+        control_plane.kubectl("delete", "pv", "disks", "--wait=false")
+
+
+@contextmanager
+def _aws(control_plane: ControlPlane, folder: Path) -> Iterator[Deployment]:
+    cloud = Cloud(EC2_RULES)
+    with (
+        Ec2Server(cloud) as server,
+        pod_identity() as credentials,
+        _workers(control_plane, folder, {}) as workers,
+    ):
+        release = Release(control_plane)
+        values: dict[str, object] = {
+            "provider": "aws",
+            "clusterId": "cluster-tests",
+            "aws": {"region": "us-east-1"},
+            "volumeAttributesClass": {"enabled": True},
+            "controller": {
+                "env": {"AWS_ENDPOINT_URL_EC2": server.url, "AWS_CONTAINER_CREDENTIALS_FULL_URI": credentials}
+            },
+        }
+        release.install(values, wait=False)
+        yield Deployment(control_plane, release, workers, Ec2Disks(cloud), values)
+
+
+@contextmanager
+def _workers(
+    control_plane: ControlPlane, folder: Path, claims: dict[str, Path]
+) -> Iterator[dict[str, StandInWorker]]:
+    def worker(name: str) -> StandInWorker:
+        # Stands for the instance metadata, which would tell the node plugin its zone.
+        arguments = {"--zone=metadata:aws": f"--zone={ZONES[name]}"}
+        return StandInWorker(control_plane, name, folder, claims=claims, arguments=arguments)
+
+    first, second = WORKERS
+    with worker(first) as one, worker(second) as other:
+        yield {first: one, second: other}
+
+
+def _roll_out(control_plane: ControlPlane) -> None:
+    for kind, namespace in (("deployment", CONTROLLERS), ("daemonset", f"{CONTROLLERS}-node")):
+        name = f"{kind}/{namespace if kind == 'daemonset' else 'confidential-csi-controller'}"
+        control_plane.kubectl("rollout", "status", "-n", namespace, name, "--timeout=120s")
+    for worker in WORKERS:
+        until(
+            lambda worker=worker: control_plane.api.get("CSINode", worker)["spec"]["drivers"],  # type: ignore[misc]
+            what=f"the driver on {worker}",
+        )
+
+
+def _claim_of_disks() -> str:
+    return """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disks}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteMany]
+  storageClassName: ""
+  claimRef: {namespace: confidential-csi, name: disks}
+  hostPath: {path: /disks}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disks, namespace: confidential-csi}
+spec:
+  storageClassName: ""
+  volumeName: disks
+  accessModes: [ReadWriteMany]
+  resources: {requests: {storage: 1Gi}}
+"""

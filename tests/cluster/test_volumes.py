@@ -1,0 +1,105 @@
+"""The life of volumes, driven by the real sidecars and controllers, with each provider."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.api import Api, until
+from tests.cluster.deployments import ENCRYPTED, PLAIN, Deployment
+from tests.cluster.volumes import (
+    claim,
+    from_claim,
+    from_snapshot,
+    pod,
+    ready_snapshot,
+    snapshot_of,
+    volume_of,
+)
+
+pytestmark = pytest.mark.parametrize("deployment", ["local", "aws"], indirect=True)
+
+
+def test_a_claim_is_bound_grown_snapshotted_restored_cloned_and_deleted(
+    deployment: Deployment, api: Api
+) -> None:
+    api.create(claim("data", ENCRYPTED, "1Gi"))
+    api.create(pod("user", "data"))  # where there are zones, a claim waits for its first pod
+    volume = volume_of(api, "data")
+    attributes = volume["spec"]["csi"]["volumeAttributes"]
+    assert attributes["encrypt-type"] == "luks2"
+    assert attributes["kbs-key-id"] == "default/volume-key/data"
+    assert deployment.disks.names() == {volume["metadata"]["name"]}
+
+    api.patch("PersistentVolumeClaim", "data", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
+    until(
+        lambda: (
+            api.get("PersistentVolume", volume["metadata"]["name"])["spec"]["capacity"]["storage"] == "2Gi"
+        ),
+        what="the volume has grown",
+    )
+
+    api.create(snapshot_of("data", "first"))
+    snapshot = ready_snapshot(api, "first")
+    assert snapshot["status"]["restoreSize"] == "2Gi"
+    assert deployment.disks.snapshots() == 1
+
+    for name, source in (("restored", from_snapshot("first")), ("cloned", from_claim("data"))):
+        api.create(claim(name, ENCRYPTED, "3Gi", source=source))
+        api.create(pod(f"user-of-{name}", name))
+        copy = volume_of(api, name)
+        assert copy["spec"]["capacity"]["storage"] == "3Gi"
+        # The key stays its source's: the copy carries the same LUKS header.
+        assert copy["spec"]["csi"]["volumeAttributes"]["kbs-key-id"] == "default/volume-key/data"
+    assert len(deployment.disks.names()) == 3
+
+    for name in ("user", "user-of-restored", "user-of-cloned"):
+        api.delete("Pod", name)
+    for name in ("restored", "cloned", "data"):
+        api.delete("PersistentVolumeClaim", name)
+    until(lambda: not deployment.disks.names(), what="the disks are gone")
+    api.delete("VolumeSnapshot", "first")
+    until(lambda: deployment.disks.snapshots() == 0, what="the snapshot is gone")
+    until(lambda: not api.list("VolumeSnapshotContent"), what="its content is gone")
+    until(lambda: not _ours(api), what="the PersistentVolumes are gone")
+
+
+def test_a_retained_volume_outlives_its_claim(deployment: Deployment, api: Api) -> None:
+    api.create(claim("kept", PLAIN))
+    api.create(pod("user", "kept"))
+    name = volume_of(api, "kept")["metadata"]["name"]
+    api.patch("PersistentVolume", name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+    api.delete("Pod", "user")
+    api.delete("PersistentVolumeClaim", "kept")
+    until(lambda: api.get("PersistentVolume", name)["status"]["phase"] == "Released")
+    assert deployment.disks.names() == {name}
+
+    api.patch("PersistentVolume", name, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
+    until(lambda: not api.find("PersistentVolume", name), what="the PersistentVolume is gone")
+    assert deployment.disks.names() == set()
+
+
+def test_what_is_wrong_with_a_class_is_told_at_the_claim(deployment: Deployment, api: Api) -> None:
+    """Field case L3: the reader of ``kubectl describe`` learns what to do."""
+    misspelled = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "misspelled"},
+        "provisioner": "caa-csi-block.csi.confidentialcontainers.io",
+        "parameters": {"encrypt-type": "luks2", "kbs-key-idd": "default/key/1"},
+    }
+    api.create(misspelled)
+    api.create(claim("refused", "misspelled"))
+    told = until(
+        lambda: [event for event in api.events("refused") if event.startswith("ProvisioningFailed")],
+        what="an event at the claim",
+    )
+    assert "kbs-key-id" in told[0]
+    assert "did you mean" in told[0]
+    assert deployment.disks.names() == set()
+    api.delete("PersistentVolumeClaim", "refused")
+    api.delete("StorageClass", "misspelled")
+
+
+def _ours(api: Api) -> list[str]:
+    volumes = (volume["metadata"]["name"] for volume in api.list("PersistentVolume"))
+    return [name for name in volumes if name.startswith("pvc-")]

@@ -1,0 +1,101 @@
+"""Claims, snapshots and pods, as a user makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cluster.api import Api, Object, until
+
+_SNAPSHOT_CLASS = "confidential-csi"
+
+
+def claim(
+    name: str,
+    storage_class: str,
+    size: str = "1Gi",
+    *,
+    namespace: str = "default",
+    source: Object | None = None,
+    attributes_class: str = "",
+) -> Object:
+    """A PersistentVolumeClaim, with ``dataSource`` if given."""
+    spec: dict[str, Any] = {
+        "storageClassName": storage_class,
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size}},
+    }
+    if source is not None:
+        spec["dataSource"] = source
+    if attributes_class:
+        spec["volumeAttributesClassName"] = attributes_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def snapshot_of(claim_name: str, name: str) -> Object:
+    """A VolumeSnapshot of a claim."""
+    return {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "volumeSnapshotClassName": _SNAPSHOT_CLASS,
+            "source": {"persistentVolumeClaimName": claim_name},
+        },
+    }
+
+
+def from_snapshot(name: str) -> Object:
+    """The ``dataSource`` of a claim that restores a snapshot."""
+    return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
+
+
+def from_claim(name: str) -> Object:
+    """The ``dataSource`` of a claim that clones another."""
+    return {"kind": "PersistentVolumeClaim", "name": name}
+
+
+def pod(name: str, claim_name: str, node: str = "", *, namespace: str = "default") -> Object:
+    """A pod with a claim, on a certain worker if named; the scheduler puts it there."""
+    container = {
+        "name": "work",
+        "image": "work:1",
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "containers": [container],
+            "volumes": [volume],
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+        },
+    }
+
+
+def volume_of(api: Api, claim_name: str, *, seconds: float = 90) -> Object:
+    """The PersistentVolume of a claim, once it is bound."""
+
+    def is_bound() -> bool:
+        status: Object = api.get("PersistentVolumeClaim", claim_name)["status"]
+        return status.get("phase") == "Bound"
+
+    until(is_bound, seconds=seconds, what=f"claim {claim_name} is bound")
+    bound = api.get("PersistentVolumeClaim", claim_name)
+    return api.get("PersistentVolume", bound["spec"]["volumeName"])
+
+
+def ready_snapshot(api: Api, name: str) -> Object:
+    """The VolumeSnapshot, once it can be restored."""
+    ready = "readyToUse"
+    until(
+        lambda: api.get("VolumeSnapshot", name).get("status", {}).get(ready, False),
+        what=f"snapshot {name} is ready",
+    )
+    return api.get("VolumeSnapshot", name)
