@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
+from driver import endpoint
 from driver import errors as driver_errors
 from providers import errors as provider_errors
 
@@ -34,11 +35,11 @@ _END: Final = "<!-- made by `make messages`: end -->\n"
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """A message of ``error`` (a class's name), raised in ``module``; ``rule`` for those of the guest."""
+    """A message of the exception ``error``: with its gRPC ``status`` on the host, its ``rule`` in the guest."""
 
     text: str
     error: str
-    module: str
+    status: str
     rule: str | None
 
 
@@ -51,17 +52,16 @@ def messages(*packages: str) -> tuple[Message, ...]:
     found = set()
     for file, tree in trees.items():
         name = ".".join(file.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__")
-        module: ModuleType | None = None
         for node in ast.walk(tree):
             error = _called(node)
             if not (isinstance(node, ast.Call) and node.args and error in errors):
                 continue
-            module = module or _imported(name)
-            texts = [list(_texts(argument, module, tree)) for argument in node.args]
-            rule = texts[0][0] if len(texts) > 1 and texts[0] and _RULE.fullmatch(texts[0][0]) else None
-            for text in texts[1 if rule else 0]:
+            module = importlib.import_module(name)
+            given = [list(texts(argument, module, tree)) for argument in node.args]
+            rule = given[0][0] if len(given) > 1 and given[0] and _RULE.fullmatch(given[0][0]) else None
+            for text in given[1 if rule else 0]:
                 if rule or sum(letter.isalpha() for letter in text) >= _LEAST_LETTERS:
-                    found.add(Message(text, str(error), name, rule))
+                    found.add(Message(text, str(error), _status(_resolved(node.func, module)), rule))
     return tuple(sorted(found))
 
 
@@ -69,7 +69,7 @@ def render() -> str:
     """The page as it should be."""
     page = PAGE.read_text()
     before, rest = page.split(_BEGIN)
-    host = {(_cell(message.text), status(message)) for message in messages(*_HOST)}
+    host = {(_cell(message.text), message.status) for message in messages(*_HOST)}
     guest = {(f"`{message.rule}`", _cell(message.text)) for message in messages(*_GUEST) if message.rule}
     parts = [
         "## Of the driver and its providers\n",
@@ -85,19 +85,12 @@ def render() -> str:
     return before + _BEGIN + "\n" + "\n".join(parts) + "\n" + _END + rest.split(_END)[1]
 
 
-def status(message: Message) -> str:
-    """The gRPC status with which a caller gets the message, or how it gets out otherwise."""
-    for module in (driver_errors, provider_errors):
-        error = getattr(module, message.error, None) or getattr(
-            _imported(message.module), message.error, None
-        )
-        if error is provider_errors.ConfigurationError or message.error == "EndpointError":
-            return "the process ends"
-        if isinstance(error, type) and issubclass(error, Exception):
-            code = driver_errors.code_for(error.__new__(error))
-            if code is not None:
-                return code.name
-    return "within another message"
+def _status(error: type[Exception]) -> str:
+    """The gRPC status with which a caller gets such an error of the host, or how it gets out otherwise."""
+    if issubclass(error, provider_errors.ConfigurationError | endpoint.EndpointError):
+        return "the process ends"
+    code = driver_errors.code_for(error.__new__(error))
+    return "within another message" if code is None else code.name
 
 
 def _exceptions(trees: Iterable[ast.Module]) -> set[str]:
@@ -111,7 +104,7 @@ def _exceptions(trees: Iterable[ast.Module]) -> set[str]:
     return names - _BUILT_IN
 
 
-def _texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str]:
+def texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str]:
     """The texts that an expression can have, as far as the sources tell."""
     match node:
         case ast.Constant(value=str(text)):
@@ -125,22 +118,22 @@ def _texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str
         ):
             yield from _constant(inner, module)
         case ast.IfExp(body=first, orelse=second):
-            yield from _texts(first, module, tree)
-            yield from _texts(second, module, tree)
+            yield from texts(first, module, tree)
+            yield from texts(second, module, tree)
         case ast.Call(func=ast.Name(id=name)):
             for value in _returned(name, tree):
-                yield from _texts(value, module, tree)
+                yield from texts(value, module, tree)
         case ast.Name() | ast.Attribute():
             yield from _constant(node, module)
 
 
 def _joined(parts: Iterable[ast.expr], module: ModuleType, tree: ast.Module) -> list[str]:
     """Each way in which the parts of a text can follow each other."""
-    texts = [""]
+    joined = [""]
     for part in parts:
-        more = list(_texts(part, module, tree)) or ["…"]
-        texts = [text + one for text in texts for one in more]
-    return texts
+        more = list(texts(part, module, tree)) or ["…"]
+        joined = [text + one for text in joined for one in more]
+    return joined
 
 
 def _returned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
@@ -154,11 +147,17 @@ def _returned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
 
 def _constant(node: ast.expr, module: ModuleType) -> Iterator[str]:
     """What a module's constant (in capitals) holds."""
+    value = _resolved(node, module)
+    if isinstance(value, str | int) and ast.unparse(node).rpartition(".")[2].strip("_").isupper():
+        yield str(value)
+
+
+def _resolved(node: ast.expr, module: ModuleType) -> Any:
+    """What a name, with or without dots, means in a module; None if it is none of the module's own."""
     value: object = module
     for name in ast.unparse(node).split("."):
         value = getattr(value, name, None)
-    if isinstance(value, str | int) and ast.unparse(node).rpartition(".")[2].strip("_").isupper():
-        yield str(value)
+    return value
 
 
 def _called(node: ast.AST) -> str | None:
@@ -171,10 +170,6 @@ def _name(node: ast.expr) -> str | None:
             return name
         case _:
             return None
-
-
-def _imported(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _cell(text: str) -> str:
