@@ -14,12 +14,13 @@ from mkdocs.structure.pages import Page
 _LINK: Final = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 #: The reason in the comment above a block of commands that no test runs: docs/tested-commands.md.
 _NOT_RUN: Final = re.compile(r"^ *<!-- commands: played, (.*) -->$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^ *<!-- commands: .* -->\n", re.MULTILINE)
 _LIST_OF_NOT_RUN: Final = "<!-- made by the site: commands that are only played -->"
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """``markdown`` as the site shows it: see :func:`with_links_of_the_site` and :func:`played_commands`."""
-    shown = with_links_of_the_site(markdown, page.file.src_uri, config.repo_url)
+    shown = with_links_of_the_site(_COMMENT.sub("", markdown), page.file.src_uri, config.repo_url)
     if _LIST_OF_NOT_RUN in shown:
         pages = {file.src_uri: Path(str(file.abs_src_path)) for file in files.documentation_pages()}
         texts = {uri: path.read_text() for uri, path in pages.items()}

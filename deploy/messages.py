@@ -35,7 +35,7 @@ _END: Final = "<!-- made by `make messages`: end -->\n"
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """A message of the exception ``error``: with its gRPC ``status`` on the host, its ``rule`` in the guest."""
+    """A message of the exception ``error``, with its gRPC ``status`` (host) or its ``rule`` (guest)."""
 
     text: str
     error: str

@@ -5,7 +5,7 @@ for root), with what it prints below it; ``...`` stands for any lines and ``…`
 ``sh`` or ``bash`` block is one command. A block whose title (```` ```yaml title="pvc.yaml" ````) is a file
 name is that file, for the commands of its page.
 
-A comment in the line above a block says how its commands are tested, if not by
+A comment above a block says how its commands are tested, if not by
 ``tests/docs/test_commands.py``::
 
     <!-- commands: run by tests/guest/test_rotation.py -->
@@ -44,7 +44,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. ``marker`` is the text of the comment above it; ``line`` that of its first fence."""
+    """A fenced block. ``marker`` is the text of the comment above it, ``line`` its first line's number."""
 
     page: Path
     line: int
@@ -137,7 +137,8 @@ def _blocks(page: Path, lines: list[str]) -> Iterator[Block]:
         indent, end = len(begin["indent"]), begin["indent"] + begin["fence"]
         length = lines[number + 1 :].index(end)
         body = tuple(line[indent:] for line in lines[number + 1 : number + 1 + length])
-        marker = _MARKER.fullmatch(lines[number - 1]) if number else None
+        above = next((line for line in reversed(lines[:number]) if line.strip()), "")
+        marker = _MARKER.fullmatch(above)
         title = _TITLE.search(begin["options"])
         yield Block(
             page=page,

@@ -9,6 +9,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ _DOCS = TOP / "docs"
 
 def without_marker(shown: Iterable[Block]) -> list[Block]:
     """The blocks, so that their commands run here."""
-    return [Block(b.page, b.line, b.language, b.title, None, b.lines) for b in shown]
+    return [replace(block, marker=None) for block in shown]
 
 
 def run(sandbox: Sandbox, shown: Iterable[Block]) -> list[Ran]:
