@@ -63,3 +63,9 @@ def test_links_out_of_the_site_lead_to_the_repository_or_stay_text() -> None:
     assert with_links_of_the_site(markdown, "aws.md", None) == markdown.replace("[a](../deploy/x.json)", "a")
     shown = with_links_of_the_site("[a](../../deploy/x.json)", "guides/eks.md", "https://git.example/csi/")
     assert shown == "[a](https://git.example/csi/blob/main/deploy/x.json)"
+
+
+def test_pages_above_the_folder_of_pages_are_on_the_site() -> None:
+    shown = with_links_of_the_site("[a](docs/aws.md#settings) [b](SECURITY.md)", "CHANGELOG.md", None)
+    assert shown == "[a](aws.md#settings) [b](SECURITY.md)"
+    assert with_links_of_the_site("[a](../../SECURITY.md)", "guides/eks.md", None) == "[a](../SECURITY.md)"
