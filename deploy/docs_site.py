@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def with_links_of_the_site(markdown: str, page_uri: str, repository_url: str | None) -> str:
-    """``markdown`` with its links between the repository's files led to pages of the site, or to the repository.
+    """``markdown`` with links between the repository's files led to pages of the site, or to the repository.
 
     Without ``repository_url`` of a link to what the site lacks its text remains, which names the file.
     ``page_uri`` is the page's path on the site.
