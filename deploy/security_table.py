@@ -38,6 +38,8 @@ _PERMISSIONS = {
     ("snapshotter", "volumesnapshotclasses"): "read the parameters of a snapshot's class",
     ("snapshotter", "volumesnapshotcontents"): "what to take or delete, and its finalizer",
     ("snapshotter", "volumesnapshotcontents/status"): "report that it is ready",
+    ("node", "pods"): "which RuntimeClass the pod of a publish has",
+    ("node", "runtimeclasses"): "whether its handler starts peer pods",
     ("leases", "leases"): "elect one leader of each sidecar; in the controller's namespace only",
 }
 
@@ -68,7 +70,7 @@ def _lines(rendered: Mapping[str, str]) -> Iterator[str]:
         provider: [entry for entry in yaml.safe_load_all(text) if entry]
         for provider, text in rendered.items()
     }
-    yield from ("### Permissions of the sidecars", "", "| Role | May | On | Clouds | Why |")
+    yield from ("### Permissions", "", "| Role | May | On | Clouds | Why |")
     yield "| --- | --- | --- | --- | --- |"
     yield from _with_clouds(objects, _permissions)
     yield from ("", "### Directories of the worker", "", "| Container | Path | Access | Clouds | Why |")

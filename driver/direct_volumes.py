@@ -63,6 +63,12 @@ def _target_path(name: str) -> str | None:
     return path or None
 
 
+def pod_directory(target_path: str) -> str | None:
+    """kubelet's directory of the pod that a target path belongs to; None if the path is not as kubelet's."""
+    pod, is_kubelets, _ = target_path.partition(_VOLUMES_OF_POD)
+    return pod if is_kubelets else None
+
+
 class DirectVolumes:
     """The records under one root. Thread-safe; callers keep two calls off one target path."""
 

@@ -6,7 +6,8 @@ direct-volume root, so a restart of this process changes no answer.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -28,16 +29,22 @@ from driver.guests import Guests
 from driver.locks import InFlight
 from driver.mountinfo import MountInfo
 from driver.node_id import node_id
+from driver.one_pod import OnePodWithVolumes
 from driver.publish_target import PublishTarget
 from driver.sizes import SizeRange
 from driver.topology import accessible_topology
 from proto import csi_pb2
+
+if TYPE_CHECKING:  # loaded only where it is used: TLS and HTTP take memory
+    from driver.peer_pods import PeerPodGuard
 
 _Rpc = csi_pb2.NodeServiceCapability.RPC
 
 #: Seconds that a guest may take to let a file system grow, and to tell how full it is.
 _LONGEST_GROWTH = 110.0
 _LONGEST_STATS = 10.0
+#: Seconds that the Kubernetes API may take to tell what kind of pod a volume is published for.
+_LONGEST_LOOK = 10.0
 
 
 class NodeService:
@@ -46,23 +53,38 @@ class NodeService:
     Methods raise :class:`~driver.errors.DriverError`, which the interceptor turns into a status; it also
     refuses requests whose id or path is empty. Of a volume in use the worker sees an empty directory; its
     file system is the guest's, which is asked about it.
+
+    Args:
+        peer_pods: refuses publishes for pods that are no peer pods; without it, nobody asks.
+        one_pod: refuses publishes beside another pod's; without it, pods share the node.
     """
 
-    def __init__(self, node_name: str, direct_volumes: DirectVolumes, guests: Guests, zone: str = "") -> None:
+    def __init__(
+        self,
+        node_name: str,
+        direct_volumes: DirectVolumes,
+        guests: Guests,
+        zone: str = "",
+        *,
+        peer_pods: PeerPodGuard | None = None,
+        one_pod: OnePodWithVolumes | None = None,
+    ) -> None:
         self._node_name = node_name
         self._zone = zone
         self._volumes = direct_volumes
         self._guests = guests
+        self._peer_pods = peer_pods
+        self._one_pod = one_pod
         self._in_flight = InFlight()
 
     def NodePublishVolume(
-        self, request: csi_pb2.NodePublishVolumeRequest, _context: grpc.ServicerContext
+        self, request: csi_pb2.NodePublishVolumeRequest, context: grpc.ServicerContext
     ) -> csi_pb2.NodePublishVolumeResponse:
         """Write the record of a volume and make its target directory.
 
         A second publish is answered from what is on disk (CSI "NodePublishVolume", the table for drivers
         without SINGLE_NODE_MULTI_WRITER): same target and record OK, other record ALREADY_EXISTS, other
-        target FAILED_PRECONDITION.
+        target FAILED_PRECONDITION. So who the pod is, and what else is on the node, matters the first time.
         """
         target = self._target(request.target_path)
         directory_name(target.text)  # refuses a path too long for a record before anything is done
@@ -76,14 +98,10 @@ class NodeService:
                 target.create()
                 self._volumes.sync(target.text)
                 return csi_pb2.NodePublishVolumeResponse()
-            created = target.create()
-            try:
-                self._volumes.write(target.text, info)
-            except BaseException:
-                if created:
-                    with suppress(DriverError):  # the first error is the one to report
-                        target.remove()
-                raise
+            if self._peer_pods is not None:
+                self._peer_pods.check(request.volume_context, seconds_left(context, _LONGEST_LOOK))
+            with nullcontext() if self._one_pod is None else self._one_pod.hold(target.text):
+                self._publish(target, info)
         return csi_pb2.NodePublishVolumeResponse()
 
     def NodeUnpublishVolume(
@@ -185,6 +203,16 @@ class NodeService:
             return info, noted
         others = self._volumes.sandboxes_of_other_pods(volume_path)
         return info, self._guests.that_may_use(self._volumes.published_at(volume_path), others)
+
+    def _publish(self, target: PublishTarget, info: MountInfo) -> None:
+        created = target.create()
+        try:
+            self._volumes.write(target.text, info)
+        except BaseException:
+            if created:
+                with suppress(DriverError):  # the first error is the one to report
+                    target.remove()
+            raise
 
     def _target(self, target_path: str) -> PublishTarget:
         target = PublishTarget.parse(target_path)

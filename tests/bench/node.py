@@ -13,33 +13,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import grpc
 
 from driver.direct_volumes import directory_name
 from proto import csi_pb2, csi_pb2_grpc
 from tests.bench.table import Row, machine, print_table
+from tests.fakes.kubernetes_api import cluster_api
+from tests.peers.authority import Authority
 
 PUBLISHES = 200
 READY_BUDGET_SECONDS = 0.5
 MEMORY_BUDGET_MB = 55.0
 PUBLISH_BUDGET_SECONDS = 0.0025
 
-_POD = "pods/11111111-2222-3333-4444-555555555555/volumes/kubernetes.io~csi"
+POD_UID = "11111111-2222-3333-4444-555555555555"
+POD_NAMESPACE, POD_NAME = "default", "bench-0"
+_VOLUMES = f"pods/{POD_UID}/volumes/kubernetes.io~csi"
 _START_TIMEOUT_SECONDS = 30.0
 
 
 class NodeProcess:
-    """A running ``confidential-csi node`` on directories of its own; stopped at the end of the block."""
+    """A running ``confidential-csi node`` on directories of its own; stopped at the end of the block.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        options: further ones of the command.
+        environment: further variables.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.root = folder / "dv"
         self.root.mkdir()
-        self.parent = folder / _POD
+        self.parent = folder / _VOLUMES
         self.parent.mkdir(parents=True)
         self.socket = folder / "csi.sock"
         self.log = folder / "log"
@@ -49,7 +60,9 @@ class NodeProcess:
             "--node-id=bench",
             f"--endpoint=unix://{self.socket}",
             f"--direct-volumes-root={self.root}",
+            *options,
         ]
+        self._environment = {**os.environ, **environment}
 
     def __enter__(self) -> NodeProcess:
         self.start()
@@ -70,7 +83,7 @@ class NodeProcess:
         """
         started = time.monotonic()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log, env=self._environment)
         try:
             self._wait_for_socket(started + _START_TIMEOUT_SECONDS)
             self._channel = grpc.insecure_channel(f"unix:{self.socket}")
@@ -114,6 +127,9 @@ class NodeProcess:
                 "encrypt-type": "luks2",
                 "kbs-key-id": f"default/key/vol-{number}",
                 "cloud-provider": "local",
+                "csi.storage.k8s.io/pod.namespace": POD_NAMESPACE,
+                "csi.storage.k8s.io/pod.name": POD_NAME,
+                "csi.storage.k8s.io/pod.uid": POD_UID,
             },
         )
 
@@ -148,6 +164,23 @@ class NodeProcess:
 
 
 @contextmanager
+def guarded(folder: Path) -> Iterator[NodeProcess]:
+    """A node plugin that asks a Kubernetes API (in this process) whether the pod is a peer pod, as it is."""
+    node, authority = folder / "guarded", folder / "authority"
+    node.mkdir()
+    authority.mkdir()
+    with cluster_api(Authority(authority, "cluster")) as api:
+        api.add_pod(POD_NAMESPACE, POD_NAME, POD_UID, "kata-remote")
+        options = (
+            "--peer-pod-handlers=kata-remote",
+            f"--service-account={api.credentials}",
+            "--one-pod-with-volumes",
+        )
+        with NodeProcess(node, *options, environment=api.environment()) as process:
+            yield process
+
+
+@contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder on tmpfs, like /run, where Kata's root is on a worker."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -177,6 +210,9 @@ def main() -> int:
             times = [node.publish(number) for number in range(PUBLISHES)]
             memory = node.resident_mb()
             content = node.record(0).read_bytes()
+        with guarded(folder) as node:
+            guarded_times = [node.publish(number) for number in range(PUBLISHES)]
+            guarded_memory = node.resident_mb()
         baseline = [write_durably(folder, content) for _ in range(PUBLISHES)]
     median, bare = statistics.median(times), statistics.median(baseline)
     p95, bare_p95 = _p95(times), _p95(baseline)
@@ -186,6 +222,8 @@ def main() -> int:
         Row(f"resident memory after {PUBLISHES} publishes", memory, "MB", MEMORY_BUDGET_MB),
         Row("NodePublishVolume, median", median * 1e3, "ms", PUBLISH_BUDGET_SECONDS * 1e3, bare * 1e3),
         Row("NodePublishVolume, 95th percentile", p95 * 1e3, "ms", None, bare_p95 * 1e3),
+        Row("  with both guards, median", statistics.median(guarded_times) * 1e3, "ms", None, bare * 1e3),
+        Row("  with both guards, resident memory", guarded_memory, "MB", MEMORY_BUDGET_MB),
         Row("baseline: the same bytes, median", bare * 1e3, "ms", None),
     ]
     print("Node plugin")

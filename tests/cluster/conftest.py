@@ -13,6 +13,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.deployments import Deployment, deployed
 from tests.cluster.processes import Running
 from tests.cluster.programs import Programs, programs
+from tests.cluster.volumes import delete_everything
 
 
 @pytest.fixture(scope="session")
@@ -49,13 +50,20 @@ def deployment(request: pytest.FixtureRequest, control_plane: ControlPlane) -> I
 
 
 @pytest.fixture(autouse=True)
-def logs_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Prints the ends of the pods' logs after a test that failed."""
+def nothing_left(request: pytest.FixtureRequest, api: Api) -> Iterator[None]:
+    """After each test on a deployment its volumes are deleted; after a failure, the pods' logs are shown."""
     failed = request.session.testsfailed
     yield
-    if request.session.testsfailed > failed and "deployment" in request.fixturenames:
-        for worker in request.getfixturevalue("deployment").workers.values():
+    if "deployment" not in request.fixturenames:
+        return
+    deployment: Deployment = request.getfixturevalue("deployment")
+    if request.session.testsfailed > failed:
+        for worker in deployment.workers.values():
             print(worker.logs())
+    deployment.disks.detach_all()
+    delete_everything(api)
+    assert deployment.disks.names() == set()
+    assert deployment.disks.snapshots() == 0
 
 
 def _snapshot_controller(control_plane: ControlPlane) -> Running:

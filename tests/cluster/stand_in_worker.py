@@ -118,10 +118,10 @@ class StandInWorker:
         assert self._problem is None, repr(self._problem)
 
     def crash(self, pod_name: str) -> None:
-        """Every process of a pod gets SIGKILL, and the pod is gone, as with a lost machine."""
+        """If the pod is here: every process of it gets SIGKILL, and it is gone, as with a lost machine."""
         with self._lock:
-            pod = next(one for one in self._pods.values() if one.name == pod_name)
-            self._remove(pod)
+            for pod in [one for one in self._pods.values() if one.name == pod_name]:
+                self._remove(pod)
 
     def restarts(self) -> dict[str, int]:
         """How often containers of each pod were started again."""
@@ -184,12 +184,13 @@ class StandInWorker:
             return
         folder = self._folder / uid
         folder.mkdir(exist_ok=True)
-        number = next(_addresses)
+        number, port = next(_addresses), self._control_plane.port
         sandbox = PodSandbox(
             pod=found,
             folder=folder,
             volumes={one["name"]: self._volume(found, folder, one) for one in found["spec"]["volumes"]},
-            address=f"127.1.{number // 250}.{number % 250 + 1}",
+            # No other cluster on this machine has this port, so nobody else's pod has this address.
+            address=f"127.{port >> 8}.{port & 255}.{number % 250 + 1}",
             api_port=self._control_plane.port,
             arguments=self._arguments,
         )

@@ -52,16 +52,6 @@ def test_a_claim_is_bound_grown_snapshotted_restored_cloned_and_deleted(
         assert copy["spec"]["csi"]["volumeAttributes"]["kbs-key-id"] == "default/volume-key/data"
     assert len(deployment.disks.names()) == 3
 
-    for name in ("user", "user-of-restored", "user-of-cloned"):
-        api.delete("Pod", name)
-    for name in ("restored", "cloned", "data"):
-        api.delete("PersistentVolumeClaim", name)
-    until(lambda: not deployment.disks.names(), what="the disks are gone")
-    api.delete("VolumeSnapshot", "first")
-    until(lambda: deployment.disks.snapshots() == 0, what="the snapshot is gone")
-    until(lambda: not api.list("VolumeSnapshotContent"), what="its content is gone")
-    until(lambda: not _ours(api), what="the PersistentVolumes are gone")
-
 
 def test_a_retained_volume_outlives_its_claim(deployment: Deployment, api: Api) -> None:
     api.create(claim("kept", PLAIN))
@@ -96,10 +86,4 @@ def test_what_is_wrong_with_a_class_is_told_at_the_claim(deployment: Deployment,
     assert "kbs-key-id" in told[0]
     assert "did you mean" in told[0]
     assert deployment.disks.names() == set()
-    api.delete("PersistentVolumeClaim", "refused")
     api.delete("StorageClass", "misspelled")
-
-
-def _ours(api: Api) -> list[str]:
-    volumes = (volume["metadata"]["name"] for volume in api.list("PersistentVolume"))
-    return [name for name in volumes if name.startswith("pvc-")]

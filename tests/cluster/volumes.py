@@ -7,6 +7,11 @@ from typing import Any
 from tests.cluster.api import Api, Object, until
 
 _SNAPSHOT_CLASS = "confidential-csi"
+_COLLECTIONS = (
+    "/api/v1/namespaces/default/pods",
+    "/api/v1/namespaces/default/persistentvolumeclaims",
+    "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
+)
 
 
 def claim(
@@ -99,3 +104,16 @@ def ready_snapshot(api: Api, name: str) -> Object:
         what=f"snapshot {name} is ready",
     )
     return api.get("VolumeSnapshot", name)
+
+
+def delete_everything(api: Api) -> None:
+    """Delete all pods, claims and snapshots in the namespace, and wait until their volumes are gone."""
+    for collection in _COLLECTIONS:
+        api.request("DELETE", collection)
+    until(lambda: not api.list("VolumeSnapshotContent"), what="the snapshots are gone")
+    until(lambda: not _of_claims(api), seconds=180, what="the volumes are gone")
+
+
+def _of_claims(api: Api) -> list[Object]:
+    volumes = api.list("PersistentVolume")
+    return [volume for volume in volumes if volume["metadata"]["name"].startswith("pvc-")]

@@ -14,10 +14,10 @@ class Authority:
         self.name = name
         self._openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
 
-    def issue(self, name: str, usage: str) -> tuple[Path, Path]:
-        """A certificate for localhost and its key."""
+    def issue(self, name: str, usage: str, hosts: str = "DNS:localhost") -> tuple[Path, Path]:
+        """A certificate for localhost, or other ``hosts``, and its key."""
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName=DNS:localhost\nextendedKeyUsage={usage}\n")
+        extensions.write_text(f"subjectAltName={hosts}\nextendedKeyUsage={usage}\n")
         self._openssl("req", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
         subprocess.run(
             [

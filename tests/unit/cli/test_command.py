@@ -74,6 +74,18 @@ def test_the_node_role_imports_no_provider() -> None:
     allowed = {"providers", "providers.errors"}
     assert {name for name in printed if name.split(".")[0] == "providers"} <= allowed
     assert "driver.controller" not in printed
+    assert not {"driver.peer_pods", "driver.kubernetes_api", "http.client"} & set(printed), (
+        "a guard that is off"
+    )
+
+
+def test_a_guard_that_could_never_tell_is_an_error_at_start() -> None:
+    """Field case K4: outside of a cluster, or with a handler that no RuntimeClass can have."""
+    cluster = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    assert "KUBERNETES_SERVICE_HOST" in _fails("node", "--node-id", "n", "--peer-pod-handlers", "kata-remote")
+    for handlers in ("Kata", "kata-remote,", "kata remote"):
+        message = _fails("node", "--node-id", "n", "--peer-pod-handlers", handlers, env=cluster)
+        assert "not the handler of a RuntimeClass" in message
 
 
 @pytest.mark.parametrize("role", [controller, node, attach_libvirt], ids=lambda role: str(role.name))
@@ -86,7 +98,8 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
         line = next(line for line in page.splitlines() if f"`{option.opts[0]}`" in line)
         assert f"`{option.envvar}`" in line
         if not option.required:
-            assert f"`{option.default or 'none'}`".replace(".0`", "`") in line
+            unset = "off" if option.is_flag else "none"
+            assert f"`{option.default or unset}`".replace(".0`", "`") in line
 
 
 def test_the_commands_are_listed_and_others_refused() -> None:

@@ -16,6 +16,7 @@ import yaml
 from cli.main import main
 from deploy.manifests import CHART, KUBE_VERSION
 from driver.identity import PLUGIN_NAME
+from driver.peer_pods import handlers_in
 from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
 from tests.tools.go_programs import go_program
 from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
@@ -108,6 +109,27 @@ def test_the_product_takes_the_flags_of_every_container(provider: str) -> None:
         assert attach["env"][1:] == controller["env"]
 
 
+@every_provider
+def test_both_guards_of_the_node_are_on_unless_a_value_says_otherwise(provider: str) -> None:
+    """Field case K4."""
+    options = _parsed("node", container(provider, "DaemonSet", "driver")["args"])
+    assert handlers_in(options["peer_pod_handlers"]) == {"kata-remote"}
+    assert options["one_pod_with_volumes"] is True
+    (mount,) = (
+        entry
+        for entry in container(provider, "DaemonSet", "driver")["volumeMounts"]
+        if entry["name"] == "kubernetes-api"
+    )
+    assert mount["mountPath"] == str(options["service_account"])
+    more = container(provider, "DaemonSet", "driver", 'node.peerPodHandlers=["kata-remote","kata-cc"]')
+    assert handlers_in(_parsed("node", more["args"])["peer_pod_handlers"]) == {"kata-remote", "kata-cc"}
+    off = container(
+        provider, "DaemonSet", "driver", "node.peerPodHandlers=[]", "node.onePodWithVolumes=false"
+    )
+    options = _parsed("node", off["args"])
+    assert (options["peer_pod_handlers"], options["one_pod_with_volumes"]) == ("", False)
+
+
 def _parsed(role: str, arguments: list[str]) -> dict[str, Any]:
     command = main.get_command(click.Context(main), role)
     assert command is not None
@@ -169,6 +191,8 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "node.zone": ("aws", "eu-central-1c"),
     "node.directVolumesRoot": ("aws", "/run/kata/direct"),
     "node.podsRoot": ("aws", "/run/other/pods"),
+    "node.peerPodHandlers": ("aws", ["kata-seven", "kata-eight"]),
+    "node.onePodWithVolumes": ("aws", False),
     "node.priorityClassName": ("aws", "priority-7"),
     "node.seLinuxOptions": ("aws", {"type": "spc_t"}),
     "node.nodeSelector": ("aws", {"pool": "seven"}),
@@ -186,6 +210,7 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
     "networkPolicies.enabled": ("aws", False),
     "networkPolicies.egressPorts": ("aws", [7777]),
+    "networkPolicies.apiServerPorts": ("aws", [7777]),
     "networkPolicies.libvirtPorts": ("libvirt", [7777]),
     "test.runtimeClassName": ("aws", "kata-seven"),
     "test.storageClassName": ("aws", "class-7"),
@@ -248,6 +273,11 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "aws.regoin=x"),
         ("aws", "node.kubletRoot=/x"),
         ("aws", "node.kubeletRoot=var/lib/kubelet"),
+        ("aws", "node.peerPodHandlers={Kata}"),
+        ("aws", "node.peerPodHandlers={kata,}"),
+        ("aws", "node.peerPodHandlers=kata-remote"),
+        ("aws", "node.onePodWithVolumes=7"),
+        ("aws", "networkPolicies.apiServerPorts={0}"),
         ("aws", "controller.replicas=0"),
         ("aws", "controller.env.AWS_SECRET_ACCESS_KEY=x"),
         ("aws", "storageClasses.parameters.awsAccessKeyId=x"),

@@ -1,4 +1,4 @@
-"""What the chart's pods may do: Kubernetes' API by sidecar, and Pod Security."""
+"""What the chart's pods may do: Kubernetes' API by container, and Pod Security."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ _NEEDED = {
         "volumesnapshotcontents/status": "update patch",
     },
 }
+#: What the node plugin reads of a pod before its volume is published; no sidecar of it has a token.
+_NODE = {"pods": "get", "runtimeclasses": "get"}
+_WITHOUT_GUARD = "node.peerPodHandlers=[]"
 _WITH_ZONES = {"csinodes": _READ, "nodes": _READ}
 _ZONED = ("aws", "azure")
 
@@ -70,43 +73,73 @@ def test_each_sidecar_has_what_it_needs_and_no_more(provider: str) -> None:
     """Field case K1."""
     roles = [entry for entry in objects(provider) if entry["kind"] == "ClusterRole"]
     found = {entry["metadata"]["name"].removeprefix("confidential-csi-"): _rules(entry) for entry in roles}
-    assert found == _expected(provider)
+    assert found == _expected(provider) | {"node": _NODE}
     leases = one(provider, "Role")
     assert _rules(leases) == {"leases": f"{_READ} create update delete"}
     assert leases["metadata"]["namespace"] == one(provider, "Deployment")["metadata"]["namespace"]
 
 
-@every_provider
-def test_every_role_is_bound_to_the_controller_and_none_to_the_node(provider: str) -> None:
-    bound = set()
-    for entry in objects(provider):
+def _bound(provider: str, *values: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """Kind and name of each role that is bound, to namespace and name of the account that has it."""
+    found = {}
+    for entry in objects(provider, *values):
         if entry["kind"] in ("ClusterRoleBinding", "RoleBinding"):
             (subject,) = entry["subjects"]
-            assert (subject["name"], subject["namespace"]) == (
-                "confidential-csi-controller",
-                "confidential-csi",
-            )
-            bound.add((entry["roleRef"]["kind"], entry["roleRef"]["name"]))
-    assert bound == {
+            assert subject["kind"] == "ServiceAccount"
+            role = (entry["roleRef"]["kind"], entry["roleRef"]["name"])
+            assert role not in found
+            found[role] = (subject["namespace"], subject["name"])
+    return found
+
+
+@every_provider
+def test_every_role_is_bound_to_one_account_and_the_nodes_to_its_own_alone(provider: str) -> None:
+    """Field case K1."""
+    bound = _bound(provider)
+    assert set(bound) == {
         (entry["kind"], entry["metadata"]["name"])
         for entry in objects(provider)
         if entry["kind"] in ("ClusterRole", "Role")
     }
+    assert bound.pop(("ClusterRole", "confidential-csi-node")) == (
+        "confidential-csi-node",
+        "confidential-csi-node",
+    )
+    assert set(bound.values()) == {("confidential-csi", "confidential-csi-controller")}
 
 
 @every_provider
-def test_the_driver_has_no_token_and_each_sidecar_with_a_role_has(provider: str) -> None:
-    roles = {f"csi-{name}" for name in _expected(provider)}
-    for kind, wanted in (("Deployment", roles), ("DaemonSet", set[str]())):
-        specification = pod(provider, kind)
-        assert specification["automountServiceAccountToken"] is False
-        with_token = {
-            entry["name"]
-            for entry in specification["containers"]
-            for mount in entry["volumeMounts"]
-            if "serviceaccount" in mount["mountPath"]
-        }
-        assert with_token == wanted
+def test_without_the_guard_the_node_plugin_has_neither_role_nor_token(provider: str) -> None:
+    assert set(_bound(provider, _WITHOUT_GUARD).values()) == {
+        ("confidential-csi", "confidential-csi-controller")
+    }
+    roles = {
+        entry["metadata"]["name"]
+        for entry in objects(provider, _WITHOUT_GUARD)
+        if entry["kind"] == "ClusterRole"
+    }
+    assert "confidential-csi-node" not in roles
+    assert _with_token(provider, "DaemonSet", _WITHOUT_GUARD) == set()
+    volumes = pod(provider, "DaemonSet", _WITHOUT_GUARD)["volumes"]
+    assert not any("projected" in volume for volume in volumes)
+
+
+def _with_token(provider: str, kind: str, *values: str) -> set[str]:
+    """The containers that can speak to the API server."""
+    specification = pod(provider, kind, *values)
+    assert specification["automountServiceAccountToken"] is False
+    return {
+        entry["name"]
+        for entry in specification["containers"]
+        for mount in entry["volumeMounts"]
+        if "serviceaccount" in mount["mountPath"]
+    }
+
+
+@every_provider
+def test_of_the_drivers_the_nodes_has_a_token_and_each_sidecar_with_a_role_has(provider: str) -> None:
+    assert _with_token(provider, "Deployment") == {f"csi-{name}" for name in _expected(provider)}
+    assert _with_token(provider, "DaemonSet") == {"driver"}
 
 
 @every_provider
@@ -203,7 +236,7 @@ def test_the_node_reaches_only_the_directories_it_works_in(provider: str) -> Non
         str(PODS_ROOT),
     }
     driver = specification["containers"][0]
-    mounted = {paths[mount["name"]]: mount for mount in driver["volumeMounts"]}
+    mounted = {paths[mount["name"]]: mount for mount in driver["volumeMounts"] if mount["name"] in paths}
     assert {path: mount["mountPath"] for path, mount in mounted.items()} == {
         f"{root}/pods": f"{root}/pods",
         f"{root}/plugins/{PLUGIN_NAME}": "/csi",
@@ -234,29 +267,39 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
             assert "--leader-election" in entry["args"]
 
 
-@every_provider
-def test_nobody_connects_to_the_pods_and_the_node_asks_at_most_for_its_zone(provider: str) -> None:
+def _egress(provider: str, *values: str) -> list[Any]:
+    """Where the node plugin's NetworkPolicy lets it go; that policy lets nobody in, nor does any other."""
     policies = {
         entry["metadata"]["name"]: entry["spec"]
-        for entry in objects(provider)
+        for entry in objects(provider, *values)
         if entry["kind"] == "NetworkPolicy"
     }
     for policy in policies.values():
         assert (policy["policyTypes"], policy["ingress"]) == (["Ingress", "Egress"], [])
-    egress = policies["confidential-csi-node"]["egress"]
+    egress: list[Any] = policies["confidential-csi-node"]["egress"]
+    return egress
+
+
+def _tcp(*ports: int) -> list[dict[str, Any]]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]
+
+
+_API_SERVER = {"ports": _tcp(443, 6443)}
+_METADATA = {"to": [{"ipBlock": {"cidr": "169.254.169.254/32"}}], "ports": _tcp(80)}
+
+
+@every_provider
+def test_the_node_reaches_the_api_server_and_else_what_its_provider_needs(provider: str) -> None:
+    first, *others = _egress(provider)
+    assert first == _API_SERVER
+    assert _egress(provider, _WITHOUT_GUARD) == others
     if provider == "libvirt":
-        assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 5353, 22, 16509, 16514}
-    elif provider in _ZONED:
-        metadata = {
-            "to": [{"ipBlock": {"cidr": "169.254.169.254/32"}}],
-            "ports": [{"port": 80, "protocol": "TCP"}],
-        }
-        assert egress == [metadata]
-        (named,) = (
-            entry["spec"]
-            for entry in objects(provider, 'node.zone="zone-7"')
-            if entry["kind"] == "NetworkPolicy" and entry["metadata"]["name"] == "confidential-csi-node"
-        )
-        assert named["egress"] == []
+        (rule,) = others
+        assert {port["port"] for port in rule["ports"]} == {53, 5353, 22, 16509, 16514}
     else:
-        assert egress == []
+        assert others == ([_METADATA] if provider in _ZONED else [])
+
+
+def test_a_node_that_is_told_its_zone_asks_no_metadata() -> None:
+    assert _egress("aws", 'node.zone="zone-7"') == [_API_SERVER]
+    assert _egress("aws", 'node.zone="zone-7"', _WITHOUT_GUARD) == []

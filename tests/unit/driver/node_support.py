@@ -15,6 +15,8 @@ import grpc
 from driver.direct_volumes import DirectVolumes, directory_name
 from driver.guests import Guests
 from driver.node import NodeService
+from driver.one_pod import OnePodWithVolumes
+from driver.peer_pods import PeerPodGuard
 from driver.pod_sockets import PodSockets
 from proto import csi_pb2
 from tests.lab.caa import OciMount, attach_scan, container_scan
@@ -35,11 +37,17 @@ class Worker:
     kubelet: Path
     pods: Path
 
-    def start(self) -> NodeService:
+    def start(self, *, peer_pods: PeerPodGuard | None = None, one_pod: bool = False) -> NodeService:
         """A plugin as after a (re)start: it knows only what is on disk."""
         volumes = DirectVolumes(self.root)
         volumes.clear_leftovers()
-        return NodeService("worker-1", volumes, Guests(PodSockets(self.pods)))
+        return NodeService(
+            "worker-1",
+            volumes,
+            Guests(PodSockets(self.pods)),
+            peer_pods=peer_pods,
+            one_pod=OnePodWithVolumes(volumes) if one_pod else None,
+        )
 
     def target(self, volume: str = "pvc-1", pod_uid: str = POD_UID) -> str:
         """A target path as kubelet makes it, its parent created."""
@@ -81,6 +89,7 @@ def publish(
     capability: csi_pb2.VolumeCapability | None = None,
     readonly: bool = False,
     secrets: Mapping[str, str] | None = None,
+    call: grpc.ServicerContext = NO_CONTEXT,
 ) -> None:
     """NodePublishVolume."""
     request = csi_pb2.NodePublishVolumeRequest(
@@ -91,7 +100,7 @@ def publish(
         secrets=secrets,
         volume_context=CONTEXT if context is None else context,
     )
-    node.NodePublishVolume(request, NO_CONTEXT)
+    node.NodePublishVolume(request, call)
 
 
 def unpublish(node: NodeService, target_path: str, *, volume_id: str = "local:vol-1") -> None:
