@@ -23,13 +23,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with no network: its proxies are ports where nobody listens."""
     directory = tmp_path_factory.mktemp("site")
     nowhere = "http://127.0.0.1:9"
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", directory],
+    # With --quiet a warning would not end it, not even with --strict.
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", directory],
         cwd=TOP,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": nowhere, "https_proxy": nowhere},
-        check=True,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=60,
     )
+    assert built.returncode == 0, f"make docs: {built.stderr}"
     return directory
 
 
