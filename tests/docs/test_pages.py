@@ -29,7 +29,7 @@ _DOCS = TOP / "docs"
 
 
 def run(sandbox: Sandbox, shown: Iterable[Block]) -> list[Ran]:
-    """Run the commands, also those that others leave to this test; all that are not only played must succeed."""
+    """Run the commands, also those that others leave to this test; all but the played ones must succeed."""
     all_ran = sandbox.run([replace(block, marker=None) if block.run_by else block for block in shown])
     assert [(ran.command.text, ran.output) for ran in all_ran if ran.status and not ran.block.played] == []
     return all_ran
