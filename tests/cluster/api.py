@@ -33,6 +33,8 @@ _KINDS = {
     "VolumeAttachment": ("apis/storage.k8s.io/v1", "volumeattachments", False),
     "CSIDriver": ("apis/storage.k8s.io/v1", "csidrivers", False),
     "CSINode": ("apis/storage.k8s.io/v1", "csinodes", False),
+    "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings", True),
     "RuntimeClass": ("apis/node.k8s.io/v1", "runtimeclasses", False),
     "VolumeSnapshot": ("apis/snapshot.storage.k8s.io/v1", "volumesnapshots", True),
     "VolumeSnapshotContent": ("apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents", False),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.api import Api
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, running
 from tests.cluster.deployments import Deployment, deployed
-from tests.cluster.processes import Running
 from tests.cluster.programs import Programs, programs
 from tests.cluster.volumes import delete_everything
 
@@ -24,16 +21,9 @@ def kubernetes() -> Programs:
 
 @pytest.fixture(scope="session")
 def control_plane(kubernetes: Programs) -> Iterator[ControlPlane]:
-    """A running control plane with the parts for snapshots, without a node. Its state is in memory."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ControlPlane(kubernetes, Path(folder)) as running,
-    ):
-        for definition in kubernetes.snapshot_crds:
-            running.kubectl("create", "-f", str(definition))
-        snapshots = _snapshot_controller(running)
-        yield running
-        snapshots.stop()
+    """The one that the tests share, without a node of its own."""
+    with running(kubernetes) as shared:
+        yield shared
 
 
 @pytest.fixture
@@ -60,18 +50,9 @@ def nothing_left(request: pytest.FixtureRequest, api: Api) -> Iterator[None]:
     if request.session.testsfailed > failed:
         for worker in deployment.workers.values():
             print(worker.logs())
+    forbidden = {one for worker in deployment.workers.values() for one in worker.forbidden()}
     deployment.disks.detach_all()
     delete_everything(api)
     assert deployment.disks.names() == set()
     assert deployment.disks.snapshots() == 0
-
-
-def _snapshot_controller(control_plane: ControlPlane) -> Running:
-    """The cluster's controller of snapshots, which is no part of our chart."""
-    program = control_plane.programs["snapshot-controller"]
-    command: list[str | Path] = [
-        program,
-        f"--kubeconfig={control_plane.kubeconfig}",
-        "--http-endpoint=127.0.0.1:0",
-    ]
-    return Running(command, control_plane.folder / "snapshot-controller.log")
+    assert not forbidden, "a container of the chart lacks a right"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -182,3 +185,22 @@ class ControlPlane:
                 f"--cert-dir={self.folder}",
             ],
         }
+
+
+@contextmanager
+def running(programs: Programs) -> Iterator[ControlPlane]:
+    """A control plane with the parts of a cluster for snapshots; its state is in memory."""
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        ControlPlane(programs, Path(folder)) as control_plane,
+    ):
+        for definition in programs.snapshot_crds:
+            control_plane.kubectl("create", "-f", str(definition))
+        controller: list[str | Path] = [
+            programs["snapshot-controller"],
+            f"--kubeconfig={control_plane.kubeconfig}",
+            "--http-endpoint=127.0.0.1:0",
+        ]
+        snapshots = Running(controller, control_plane.folder / "snapshot-controller.log")
+        yield control_plane
+        snapshots.stop()

@@ -26,7 +26,7 @@ ZONES = {"worker-a": "us-east-1a", "worker-b": "us-east-1b"}
 EC2_RULES = Rules(
     lag=0.3,
     creating=0.5,
-    buckets={"CreateVolume": Bucket(100, 25.0), "DescribeVolumes": Bucket(100, 20.0)},
+    buckets={"CreateVolume": Bucket(100, 50.0), "DescribeVolumes": Bucket(100, 20.0)},
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -30,6 +31,9 @@ from tests.cluster.processes import Running
 
 _DRIVER = "caa-csi-block.csi.confidentialcontainers.io"
 _PART_OF = "confidential-csi"
+
+#: How the API server words a refusal for want of rights.
+FORBIDDEN = re.compile(r"cannot [a-z]+ resource [^ ]+ in API group [^ ]+")
 
 _HEARTBEAT_SECONDS = 8.0
 _RESTART_SECONDS = 1.0
@@ -128,6 +132,20 @@ class StandInWorker:
         with self._lock:
             return {pod.name: pod.restarts for pod in self._pods.values()}
 
+    def log(self, pod_name: str, container: str) -> str:
+        """The log of a container that runs here; empty if there is none."""
+        with self._lock:
+            files = [
+                pod.sandbox.folder / f"{container}.log" for pod in self._pods.values() if pod.name == pod_name
+            ]
+        return "".join(file.read_text(errors="replace") for file in files if file.exists())
+
+    def forbidden(self) -> set[str]:
+        """What the API server forbade containers that run here to do."""
+        with self._lock:
+            logs = [log for pod in self._pods.values() for log in pod.sandbox.folder.glob("*.log")]
+        return {found for log in logs for found in FORBIDDEN.findall(log.read_text(errors="replace"))}
+
     def logs(self) -> str:
         """The ends of all logs, for a failed test."""
         with self._lock:
@@ -220,7 +238,7 @@ class StandInWorker:
         with _short_path(pod.sandbox.volumes["socket"]) as folder, _channel(folder / "csi.sock") as channel:
             probe = csi_pb2_grpc.IdentityStub(channel).Probe
             probe(csi_pb2.ProbeRequest(), wait_for_ready=True, timeout=30)
-            if pod.sandbox.pod["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet":
+            if pod.sandbox.pod["metadata"]["labels"].get("app.kubernetes.io/component") == "node":
                 self._register(csi_pb2_grpc.NodeStub(channel).NodeGetInfo(csi_pb2.NodeGetInfoRequest()))
 
     def _register(self, info: csi_pb2.NodeGetInfoResponse) -> None:

@@ -84,6 +84,20 @@ def pod(name: str, claim_name: str, node: str = "", *, namespace: str = "default
     }
 
 
+def attachment(name: str, volume: str, node: str) -> Object:
+    """A VolumeAttachment by hand, as the controller manager makes it once it gave up the node of before."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {
+            "attacher": "caa-csi-block.csi.confidentialcontainers.io",
+            "nodeName": node,
+            "source": {"persistentVolumeName": volume},
+        },
+    }
+
+
 def volume_of(api: Api, claim_name: str, *, seconds: float = 90) -> Object:
     """The PersistentVolume of a claim, once it is bound."""
 

@@ -1,0 +1,47 @@
+"""The chart is installed, upgraded and uninstalled with its default values; volumes stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.api import Api, until
+from tests.cluster.deployments import CONTROLLERS, ENCRYPTED, Deployment
+from tests.cluster.volumes import claim, pod, volume_of
+
+pytestmark = pytest.mark.parametrize("deployment", ["aws"], indirect=True)
+
+
+def test_an_upgrade_stops_no_volume_and_an_uninstallation_loses_none(
+    deployment: Deployment, api: Api
+) -> None:
+    api.create(claim("data", ENCRYPTED))
+    api.create(pod("user", "data"))
+    name = volume_of(api, "data")["metadata"]["name"]
+
+    changed = {**deployment.values, "logLevel": "debug", "controller": _with_replicas(deployment, 1)}
+    printed = deployment.release.install(changed)
+    assert "REVISION: 2" in printed
+    assert "kubectl get pods -n confidential-csi" in printed, "the notes say what to do next"
+    until(lambda: len(deployment.controllers()) == 1, what="one controller")
+    (controller,) = deployment.controllers()
+    assert "--log-level=debug" in controller["spec"]["containers"][0]["args"]
+    api.create(claim("after-the-upgrade", ENCRYPTED))
+    api.create(pod("other-user", "after-the-upgrade"))
+    volume_of(api, "after-the-upgrade")
+
+    deployment.release.uninstall()
+    assert not api.find("CSIDriver", "caa-csi-block.csi.confidentialcontainers.io")
+    assert not api.find("Namespace", CONTROLLERS)
+    assert api.get("PersistentVolume", name)["status"]["phase"] == "Bound"
+    assert name in deployment.disks.names()
+
+    deployment.release.install(deployment.values)
+    api.create(claim("after-the-installation", ENCRYPTED))
+    api.create(pod("third-user", "after-the-installation"))
+    volume_of(api, "after-the-installation")
+
+
+def _with_replicas(deployment: Deployment, count: int) -> dict[str, object]:
+    controller = deployment.values["controller"]
+    assert isinstance(controller, dict)
+    return {**controller, "replicas": count}

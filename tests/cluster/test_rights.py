@@ -1,0 +1,200 @@
+"""Each rule of the sidecars' roles is needed: without it, the sidecar is refused just that.
+
+Every other test here fails when a container is refused anything, so no rule is missing either.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.cluster.api import Api, Object, until
+from tests.cluster.deployments import CONTROLLERS, PLAIN, WORKERS, Deployment
+from tests.cluster.volumes import (
+    attachment,
+    claim,
+    from_snapshot,
+    pod,
+    ready_snapshot,
+    snapshot_of,
+    volume_of,
+)
+
+pytestmark = pytest.mark.parametrize("deployment", ["aws"], indirect=True)
+
+_SIDECARS = ("provisioner", "attacher", "resizer", "snapshotter")
+_LEASES = "confidential-csi-leases"
+_HOME = WORKERS[0]
+
+
+@dataclass(frozen=True)
+class _Lonely:
+    """A sidecar in a pod of its own, with an account that has a copy of its role and no other."""
+
+    api: Api
+    sidecar: str
+    rules: list[Object]
+    template: Object
+
+    @property
+    def name(self) -> str:
+        return f"lonely-{self.sidecar}"
+
+    def create(self) -> None:
+        """Its account and bindings; the role has all rules."""
+        account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+        self.api.create({**account, "metadata": {"name": self.name, "namespace": CONTROLLERS}})
+        for kind, role_kind, role in (
+            ("ClusterRoleBinding", "ClusterRole", self.name),
+            ("RoleBinding", "Role", _LEASES),
+        ):
+            self.api.create(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": kind,
+                    "metadata": {"name": self.name, "namespace": CONTROLLERS},
+                    "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": CONTROLLERS}],
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
+                }
+            )
+        role_object = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+        self.api.create({**role_object, "metadata": {"name": self.name}, "rules": self.rules})
+
+    def delete(self) -> None:
+        """All of that."""
+        for kind in ("ClusterRole", "ClusterRoleBinding", "RoleBinding", "ServiceAccount"):
+            self.api.delete(kind, self.name, CONTROLLERS)
+
+    def start_without(self, index: int) -> None:
+        """Run it with a role that lacks one rule."""
+        rules = [rule for number, rule in enumerate(self.rules) if number != index]
+        self.api.patch("ClusterRole", self.name, {"rules": rules})
+        specification = copy.deepcopy(self.template["spec"])
+        wanted = ("driver", f"csi-{self.sidecar}")
+        specification["containers"] = [one for one in specification["containers"] if one["name"] in wanted]
+        specification["serviceAccountName"] = self.name
+        specification["nodeName"] = _HOME
+        metadata = {
+            "name": self.name,
+            "namespace": CONTROLLERS,
+            "labels": {"app.kubernetes.io/name": "confidential-csi"},
+        }
+        self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": specification})
+
+    def stop(self) -> None:
+        """Its pod is gone, and nobody waits for its lease."""
+        self.api.delete("Pod", self.name, CONTROLLERS)
+        until(lambda: not self.api.find("Pod", self.name, CONTROLLERS), what=f"{self.name} is gone")
+
+
+@pytest.fixture
+def lonely(deployment: Deployment, api: Api) -> Iterator[list[_Lonely]]:
+    """The sidecars one by one, in the place of the controller's pods."""
+    controller = api.get("Deployment", "confidential-csi-controller", CONTROLLERS)
+    found = [
+        _Lonely(
+            api,
+            sidecar,
+            api.get("ClusterRole", f"confidential-csi-{sidecar}")["rules"],
+            controller["spec"]["template"],
+        )
+        for sidecar in _SIDECARS
+    ]
+    for one in found:
+        one.create()
+    with _without_controllers(deployment, api, controller["spec"]["replicas"]):
+        yield found
+        for one in found:
+            one.stop()
+            one.delete()
+
+
+def test_each_rule_of_a_sidecars_role_is_needed(
+    deployment: Deployment, api: Api, lonely: list[_Lonely]
+) -> None:
+    """Field case K1."""
+    for index in range(max(len(one.rules) for one in lonely)):
+        concerned = [one for one in lonely if index < len(one.rules)]
+        _forget_leases(api)
+        for one in concerned:
+            one.start_without(index)
+        _ask_for_everything(api, index)
+        for one in concerned:
+            rule = one.rules[index]
+            (resource,) = rule["resources"]
+            refusal = re.compile(
+                rf'cannot ({"|".join(rule["verbs"])}) resource \\*"{resource}\\*" in API group '
+                rf'\\*"{rule["apiGroups"][0]}\\*"'
+            )
+            until(
+                lambda one=one, refusal=refusal: refusal.search(_log(deployment, one)),  # type: ignore[misc]
+                what=f"{one.sidecar} is refused {resource}",
+            )
+        for one in concerned:
+            one.stop()
+
+
+def test_a_sidecar_without_leases_leads_nothing(
+    deployment: Deployment, api: Api, lonely: list[_Lonely]
+) -> None:
+    provisioner = lonely[0]
+    api.delete("RoleBinding", provisioner.name, CONTROLLERS)
+    provisioner.start_without(len(provisioner.rules))
+    until(lambda: 'resource "leases"' in _log(deployment, provisioner).replace("\\", ""), what="a refusal")
+
+
+@pytest.fixture(autouse=True)
+def a_volume_and_a_snapshot(deployment: Deployment, api: Api) -> Iterator[None]:
+    """Made while all had their rights: what the sidecars are asked to change."""
+    assert deployment.controllers()
+    api.create(claim("data", PLAIN, "16Gi"))
+    api.create(pod("first-user", "data"))
+    volume_of(api, "data")
+    api.create(snapshot_of("data", "before"))
+    ready_snapshot(api, "before")
+    api.delete("Pod", "first-user")
+    until(lambda: not api.list("VolumeAttachment"), what="the volume is free")
+    yield
+    for found in api.list("VolumeAttachment"):
+        api.delete("VolumeAttachment", found["metadata"]["name"])
+
+
+def _ask_for_everything(api: Api, index: int) -> None:
+    """Something of each sidecar: a new and a restored volume, an attachment, growth, a change, a snapshot."""
+    attributes_class = "confidential-csi-fast"
+    api.create(claim(f"new-{index}", PLAIN, attributes_class=attributes_class))
+    api.create(claim(f"restored-{index}", PLAIN, "16Gi", source=from_snapshot("before")))
+    for name in ("new", "restored"):
+        api.create(pod(f"user-of-{name}-{index}", f"{name}-{index}"))
+    volume = api.get("PersistentVolumeClaim", "data")["spec"]["volumeName"]
+    api.create(attachment(f"by-hand-{index}", volume, _HOME))
+    size = {"resources": {"requests": {"storage": f"{17 + index}Gi"}}}
+    changed = {**size, "volumeAttributesClassName": attributes_class}
+    api.patch("PersistentVolumeClaim", "data", {"spec": changed})
+    api.create(snapshot_of("data", f"of-{index}"))
+
+
+def _log(deployment: Deployment, one: _Lonely) -> str:
+    return deployment.workers[_HOME].log(one.name, f"csi-{one.sidecar}")
+
+
+def _forget_leases(api: Api) -> None:
+    for lease in api.list("Lease", CONTROLLERS):
+        api.delete("Lease", lease["metadata"]["name"], CONTROLLERS)
+
+
+@contextmanager
+def _without_controllers(deployment: Deployment, api: Api, replicas: int) -> Iterator[None]:
+    def scale(count: int) -> None:
+        api.patch("Deployment", "confidential-csi-controller", {"spec": {"replicas": count}}, CONTROLLERS)
+        until(lambda: len(deployment.controllers()) == count, what=f"{count} controllers")
+
+    scale(0)
+    yield
+    _forget_leases(api)
+    scale(replicas)
