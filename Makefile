@@ -24,6 +24,7 @@ test-cluster: $(VENV)/.installed ## The tests against a real Kubernetes control 
 	tests/lab/setup.sh tests/cluster/debian-packages.txt
 	$(BIN)/python -m tests.tools.go_programs helm
 	$(BIN)/python -m tests.cluster.programs
+	$(BIN)/python -m tests.cluster.chart_images
 	$(BIN)/python -m pytest tests/cluster
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline

@@ -1,4 +1,4 @@
-"""Build hook: the protobuf code is generated as part of every build (metadata is in pyproject.toml)."""
+"""Build hooks: generated protobuf code, and the chart's schema for lint (metadata is in pyproject.toml)."""
 
 import subprocess
 import sys
@@ -7,13 +7,19 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
+HERE = Path(__file__).parent
+SCHEMA = "values.schema.json"
 
-class BuildWithProtobuf(build_py):
-    """``build_py`` that first generates the code of ``proto/``."""
+
+class Build(build_py):
+    """``build_py`` that generates the code of ``proto/`` and puts the chart's schema beside its reader."""
 
     def run(self) -> None:
-        subprocess.run([sys.executable, "-m", "proto.generate"], cwd=Path(__file__).parent, check=True)
+        subprocess.run([sys.executable, "-m", "proto.generate"], cwd=HERE, check=True)
         super().run()
+        if not self.editable_mode:  # in a clone the chart's own file is read
+            chart = HERE / "deploy" / "charts" / "confidential-csi"
+            self.copy_file(str(chart / SCHEMA), str(Path(self.build_lib) / "cli" / "lint" / SCHEMA))
 
 
-setup(cmdclass={"build_py": BuildWithProtobuf})
+setup(cmdclass={"build_py": Build})

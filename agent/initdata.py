@@ -50,6 +50,22 @@ def parse_initdata(blob: bytes, expected_digest: bytes) -> Initdata:
         Refused: rule ``initdata-invalid`` (it can't be decoded, or is not of version 0.1.0) or
             ``initdata-digest`` (it is not what was measured).
     """
+    initdata = decode_initdata(blob)
+    if not hmac.compare_digest(initdata.digest, _digest(expected_digest)):
+        raise Refused(
+            "initdata-digest",
+            f"the {initdata.algorithm} digest of the initdata is {initdata.digest.hex()}, but "
+            f"{_shown(expected_digest)} was measured at boot; the file was changed since",
+        )
+    return initdata
+
+
+def decode_initdata(blob: bytes) -> Initdata:
+    """The same, with nothing to compare with: what is in it is nobody's but the writer's word.
+
+    Raises:
+        Refused: rule ``initdata-invalid``.
+    """
     text = _text(blob)
     document = _load(text)
     algorithm = document.get("algorithm")
@@ -58,12 +74,6 @@ def parse_initdata(blob: bytes, expected_digest: bytes) -> Initdata:
     if document.get("version") != _VERSION:
         raise _invalid(f'version is {_shown(document.get("version"))}; expected "{_VERSION}"')
     digest = hashlib.new(algorithm, text).digest()
-    if not hmac.compare_digest(digest, _digest(expected_digest)):
-        raise Refused(
-            "initdata-digest",
-            f"the {algorithm} digest of the initdata is {digest.hex()}, but {_shown(expected_digest)} was "
-            "measured at boot; the file was changed since",
-        )
     return Initdata(algorithm, digest, _files(document.get("data", {})))
 
 

@@ -10,8 +10,10 @@ import click
 #: node role loads no provider.
 _COMMANDS = {
     "attach-libvirt": "cli.attach_libvirt",
+    "completion": "cli.completion",
     "controller": "cli.controller",
     "key": "cli.key",
+    "lint": "cli.lint.command",
     "node": "cli.node",
     "policy": "cli.policy",
 }

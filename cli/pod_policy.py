@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -13,15 +12,11 @@ from agent.errors import Refused
 from agent.keys import key_uri
 from agent.mount_point import checked_mount_point, checked_path
 from agent.policy import Policy, VolumeRules
+from cli.quantity import parse_bytes
 from driver.key_template import METADATA, TemplateError, expand, placeholders
 
 DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
-_QUANTITY: Final = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?", re.ASCII)
-_UNITS: Final = {
-    **{unit: 1 << 10 * power for power, unit in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))},
-    **{unit: 1000**power for power, unit in enumerate(("k", "M", "G", "T", "P"), 1)},
-}
 
 Manifest = Mapping[str, Any]
 #: Places in each container at which something is mounted that no manifest names, by kubelet or the runtime.
@@ -318,8 +313,7 @@ def _why_missing(placeholder: str, claim: _Claim) -> str:
 
 def _size(claim: Manifest) -> int | None:
     request = ((claim.get("resources") or {}).get("requests") or {}).get("storage")
-    match = _QUANTITY.fullmatch(str(request))
-    return int(match[1]) * _UNITS[match[2] or ""] if match and int(match[1]) else None
+    return parse_bytes(str(request)) or None
 
 
 def _quoted(value: str) -> str:

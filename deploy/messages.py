@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from driver import endpoint
 from driver import errors as driver_errors
+from driver.problems import Problem
 from providers import errors as provider_errors
 
 TOP: Final = Path(__file__).parents[1]
@@ -29,6 +30,8 @@ _RULE: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LEAST_LETTERS: Final = 8
 #: Bases of this project's own exceptions; their own messages are not for users.
 _BUILT_IN: Final = frozenset({"Exception", "OSError", "RuntimeError", "ValueError"})
+#: What can be wrong with a StorageClass is no exception before it is raised; its last argument is the text.
+_PROBLEM: Final = Problem.__name__
 _BEGIN: Final = "<!-- made by `make messages`: begin -->\n"
 _END: Final = "<!-- made by `make messages`: end -->\n"
 
@@ -59,7 +62,7 @@ def messages(*packages: str) -> tuple[Message, ...]:
             module = importlib.import_module(name)
             given = [list(texts(argument, module, tree)) for argument in node.args]
             rule = given[0][0] if len(given) > 1 and given[0] and _RULE.fullmatch(given[0][0]) else None
-            for text in given[1 if rule else 0]:
+            for text in given[-1] if error == _PROBLEM else given[1 if rule else 0]:
                 if rule or sum(letter.isalpha() for letter in text) >= _LEAST_LETTERS:
                     found.add(Message(text, str(error), _status(_resolved(node.func, module)), rule))
     return tuple(sorted(found))
@@ -85,11 +88,13 @@ def render() -> str:
     return before + _BEGIN + "\n" + "\n".join(parts) + "\n" + _END + rest.split(_END)[1]
 
 
-def _status(error: type[Exception]) -> str:
+def _status(error: Any) -> str:
     """The gRPC status with which a caller gets such an error of the host, or how it gets out otherwise."""
+    if error is Problem:
+        return driver_errors.InvalidArgument.code.name
     if issubclass(error, provider_errors.ConfigurationError | endpoint.EndpointError):
         return "the process ends"
-    code = driver_errors.code_for(error.__new__(error))
+    code = driver_errors.code_for(Exception.__new__(error))
     return "within another message" if code is None else code.name
 
 
@@ -101,7 +106,7 @@ def _exceptions(trees: Iterable[ast.Module]) -> set[str]:
         one.name for one in classes if one.name not in names and {_name(base) for base in one.bases} & names
     }:
         names |= new
-    return names - _BUILT_IN
+    return names - _BUILT_IN | {_PROBLEM}
 
 
 def texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str]:
@@ -123,6 +128,9 @@ def texts(node: ast.expr, module: ModuleType, tree: ast.Module) -> Iterator[str]
         case ast.Call(func=ast.Name(id=name)):
             for value in _returned(name, tree):
                 yield from texts(value, module, tree)
+        case ast.Name(id=name) if name.islower():
+            for value in _assigned(name, tree):
+                yield from texts(value, module, tree)
         case ast.Name() | ast.Attribute():
             yield from _constant(node, module)
 
@@ -143,6 +151,15 @@ def _returned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
             for part in ast.walk(function):
                 if isinstance(part, ast.Return) and part.value is not None:
                     yield part.value
+
+
+def _assigned(name: str, tree: ast.Module) -> Iterator[ast.expr]:
+    """The texts that a module's functions give to their variables of that name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Constant() | ast.JoinedStr() as value):
+                if found == name:
+                    yield value
 
 
 def _constant(node: ast.expr, module: ModuleType) -> Iterator[str]:

@@ -22,7 +22,7 @@ from driver.errors import (
     change_may_be_sent,
 )
 from driver.parameters import VolumeSpec, parse_parameters
-from driver.sizes import ENCRYPTED_MINIMUM_BYTES, SizeRange, SizeRules
+from driver.sizes import SizeRange, size_rules
 from driver.topology import wanted_zones
 from driver.volume_id import check_name
 from proto import csi_pb2
@@ -124,7 +124,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
             wanted = VolumeRequest(
                 name=request.name,
                 size_bytes=sizes.choose(
-                    self._rules(parameters, encrypted=encryption is not None), source_bytes
+                    size_rules(self._provider, parameters, encrypted=encryption is not None), source_bytes
                 ),
                 encryption=encryption,
                 fs_type=fs_type,
@@ -222,7 +222,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                 check_capabilities(request.volume_capabilities, encrypted=spec.encryption is not None)
             except UnsupportedCapability:
                 return response
-        rules = self._rules(spec.provider_parameters, encrypted=spec.encryption is not None)
+        rules = size_rules(self._provider, spec.provider_parameters, encrypted=spec.encryption is not None)
         response.available_capacity = self._provider.available_bytes(
             spec.provider_parameters, self._deadline(context)
         )
@@ -252,7 +252,7 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
                     f"limit_bytes {sizes.limit} is below the volume's {size}; volumes are never made smaller"
                 )
             if size < sizes.required:
-                target = sizes.choose(self._rules({}, encrypted=encrypted))
+                target = sizes.choose(size_rules(self._provider, {}, encrypted=encrypted))
                 with change_may_be_sent(f"expanding volume {request.volume_id!r}"):
                     size = self._provider.expand_volume(volume.handle, target, deadline)
         return csi_pb2.ControllerExpandVolumeResponse(capacity_bytes=size, node_expansion_required=True)
@@ -269,14 +269,6 @@ class ControllerService(SnapshotRpcs, PublishRpcs, ModifyRpcs):
         spec = self._spec(parameters)
         return (
             spec.encryption_of_new() if volume.source is None else spec.encryption_of_copy(volume.encryption)
-        )
-
-    def _rules(self, parameters: Mapping[str, str], *, encrypted: bool) -> SizeRules:
-        minimum, maximum = self._provider.size_limits(parameters)
-        return SizeRules(
-            step=self._provider.size_step_bytes,
-            minimum=max(minimum, ENCRYPTED_MINIMUM_BYTES) if encrypted else minimum,
-            maximum=maximum,
         )
 
     def _source(self, message: csi_pb2.VolumeContentSource) -> ContentSource:

@@ -22,6 +22,8 @@ _AZURE = re.compile(
 )
 _FORMS = {"aws": _AWS, "azure": _AZURE}
 _CLOUD_KEYS = {"ebs-volume-id": _AWS, "azure-resource-id": _AZURE}
+DISK_KEYS = (CLOUD_VOLUME_PATH, *_CLOUD_KEYS)
+"""The attributes that can name a disk, in the order in which they are looked at."""
 _PROVIDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}", re.ASCII)
 _WORKER_DEVICE_PREFIXES = ("/dev/", "/proc/", "/sys/")
 

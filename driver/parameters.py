@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID, checked_encryption
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID, encryption_problems
 from driver.errors import InvalidArgument
 from driver.key_path import check_key_template, expand_key_path
 from driver.key_template import is_template
-from providers.interface import BlockVolumeProvider, Encryption
+from driver.problems import Problem, ProblemKind
+from providers.errors import InvalidParameterError
+from providers.interface import Encryption, StorageClassRules
 
 CLOUD_PROVIDER = "cloudProvider"
 #: Deprecated: the file system type belongs to the volume capability (``csi.storage.k8s.io/fstype``).
 FS_TYPE = "fsType"
 
-_COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
+#: Parameters of every cloud.
+COMMON = (CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE)
 
 #: Kubernetes' own keys: the provisioner adds them, users don't choose them.
 KUBERNETES_PREFIX = "csi.storage.k8s.io/"
 _KUBERNETES_FS_TYPE = f"{KUBERNETES_PREFIX}fstype"
+_FS_TYPE_KEYS = (FS_TYPE, _KUBERNETES_FS_TYPE)
 _LABELS = ("pvc/name", "pvc/namespace", "pv/name")
 
 #: The clouds' parameters, by the name of the provider that takes them: one of a provider that is not
@@ -104,7 +108,7 @@ class VolumeSpec:
 
 
 def parse_parameters(
-    parameters: Mapping[str, str], provider: BlockVolumeProvider, installed: Iterable[str]
+    parameters: Mapping[str, str], provider: StorageClassRules, installed: Iterable[str]
 ) -> VolumeSpec:
     """Check ``parameters`` against what the driver and ``provider`` take.
 
@@ -113,22 +117,14 @@ def parse_parameters(
 
     Raises:
         InvalidArgument: an unknown key, or a value or combination that can't work.
-        providers.errors.InvalidParameterError: likewise, found by the provider.
     """
-    own = {key: value for key, value in parameters.items() if not key.startswith(KUBERNETES_PREFIX)}
-    _check_cloud(own.get(CLOUD_PROVIDER), provider, installed)
-    for key in sorted(own):
-        if key not in _COMMON and key not in provider.parameter_names:
-            raise InvalidArgument(_why_unknown(key, provider))
-    if sum(len(key.encode()) + len(value.encode()) for key, value in own.items()) > MAXIMUM_BYTES:
-        raise InvalidArgument(f"the parameters hold more than {MAXIMUM_BYTES} bytes; shorten their values")
-    provider_parameters = {key: value for key, value in own.items() if key in provider.parameter_names}
-    provider.validate_parameters(provider_parameters)
-    encryption = checked_encryption(own, check_key_template)
+    for problem in parameter_problems(parameters, provider, installed):
+        raise InvalidArgument(problem.message)
+    own = _own(parameters)
     return VolumeSpec(
-        encryption=Encryption(*encryption) if encryption else None,
-        fs_type=_fs_type(parameters),
-        provider_parameters=MappingProxyType(provider_parameters),
+        encryption=Encryption(own[ENCRYPT_TYPE], own[KBS_KEY_ID]) if ENCRYPT_TYPE in own else None,
+        fs_type=next((parameters[key] for key in _FS_TYPE_KEYS if key in parameters), None),
+        provider_parameters=MappingProxyType(_provider_parameters(own, provider)),
         context=MappingProxyType(own),
         labels=MappingProxyType(
             {
@@ -140,56 +136,116 @@ def parse_parameters(
     )
 
 
-def _check_cloud(name: str | None, provider: BlockVolumeProvider, installed: Iterable[str]) -> None:
+def parameter_problems(
+    parameters: Mapping[str, str], provider: StorageClassRules, installed: Iterable[str]
+) -> Iterator[Problem]:
+    """All that :func:`parse_parameters` would refuse, in the order in which it looks."""
+    own = _own(parameters)
+    yield from _cloud_problems(own.get(CLOUD_PROVIDER), provider, installed)
+    for key in sorted(own):
+        if key not in COMMON and key not in provider.parameter_names:
+            yield _unknown(key, provider)
+    if sum(len(key.encode()) + len(value.encode()) for key, value in own.items()) > MAXIMUM_BYTES:
+        yield Problem(
+            ProblemKind.TOO_LONG,
+            "",
+            f"the parameters hold more than {MAXIMUM_BYTES} bytes; shorten their values",
+        )
+    try:
+        provider.validate_parameters(_provider_parameters(own, provider))
+    except InvalidParameterError as error:
+        yield Problem(ProblemKind.VALUE, _named_first(str(error), own), str(error))
+    yield from encryption_problems(own, check_key_template)
+    if len({parameters[key] for key in _FS_TYPE_KEYS if key in parameters}) > 1:
+        yield Problem(
+            ProblemKind.FILE_SYSTEM,
+            FS_TYPE,
+            f"{FS_TYPE} and {_KUBERNETES_FS_TYPE} differ; leave out {FS_TYPE}",
+        )
+
+
+def _own(parameters: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in parameters.items() if not key.startswith(KUBERNETES_PREFIX)}
+
+
+def _provider_parameters(own: Mapping[str, str], provider: StorageClassRules) -> dict[str, str]:
+    return {key: value for key, value in own.items() if key in provider.parameter_names}
+
+
+def _named_first(message: str, keys: Iterable[str]) -> str:
+    """Which of the parameters a provider's message names first: it is about that one."""
+    folded = message.lower()
+    # Of two that begin alike the longer one is meant where both fit; a name can have two spellings.
+    found = [(folded.find(key.lower()), -len(key), key) for key in keys if key.lower() in folded]
+    return min(found)[2] if found else ""
+
+
+def _cloud_problems(
+    name: str | None, provider: StorageClassRules, installed: Iterable[str]
+) -> Iterator[Problem]:
     if name is None or name == provider.name:
         return
     if name in installed:
-        raise InvalidArgument(
+        message = (
             f"{CLOUD_PROVIDER} is {name!r}, but this controller serves {provider.name!r}; "
             f"start a controller with --provider {name}"
         )
-    raise InvalidArgument(
-        f"{CLOUD_PROVIDER}: the provider {name[:64]!r} is not installed here (installed: "
-        f"{', '.join(sorted(installed)) or 'none'}); this controller serves {provider.name!r}"
-    )
+    else:
+        message = (
+            f"{CLOUD_PROVIDER}: the provider {name[:64]!r} is not installed here (installed: "
+            f"{', '.join(sorted(installed)) or 'none'}); this controller serves {provider.name!r}"
+        )
+    yield Problem(ProblemKind.PROVIDER_UNKNOWN, CLOUD_PROVIDER, message)
 
 
-def _fs_type(parameters: Mapping[str, str]) -> str | None:
-    given = {parameters[key] for key in (FS_TYPE, _KUBERNETES_FS_TYPE) if key in parameters}
-    if len(given) > 1:
-        raise InvalidArgument(f"{FS_TYPE} and {_KUBERNETES_FS_TYPE} differ; leave out {FS_TYPE}")
-    return given.pop() if given else None
-
-
-def _why_unknown(key: str, provider: BlockVolumeProvider) -> str:
-    """The message that refuses ``key``; its value, which may be a secret, is not in it."""
+def _unknown(key: str, provider: StorageClassRules) -> Problem:
+    """The problem with a key that nobody reads; its value, which may be a secret, is not in it."""
     shown = repr(key[:64])
     for cloud, names in CLOUD_PARAMETERS.items():
         if key in names:
-            return (
+            return Problem(
+                ProblemKind.OTHER_CLOUD,
+                key,
                 f"parameter {shown} belongs to the provider {cloud!r}, which this controller does not run "
-                f"(it serves {provider.name!r}); remove it, or use a controller with --provider {cloud}"
+                f"(it serves {provider.name!r}); remove it, or use a controller with --provider {cloud}",
             )
     if key.lower().startswith("cdh"):
-        return (
+        return Problem(
+            ProblemKind.NO_EFFECT,
+            key,
             f"parameter {shown} has no effect, a volume made with it would not be encrypted; "
-            f"use {ENCRYPT_TYPE} (luks2) and {KBS_KEY_ID} (repository/type/tag) instead"
+            f"use {ENCRYPT_TYPE} (luks2) and {KBS_KEY_ID} (repository/type/tag) instead",
         )
-    if _CREDENTIAL.search(re.sub(r"[-_.]", "", key)):
-        return (
+    if looks_like_credential(key):
+        return Problem(
+            ProblemKind.CREDENTIAL,
+            key,
             f"parameter {shown} looks like a credential; parameters are copied to public objects. Give the "
-            "controller its credentials by a Secret or a workload identity, and rotate this one"
+            "controller its credentials by a Secret or a workload identity, and rotate this one",
         )
-    guess = _nearest(key, (*_COMMON, *provider.parameter_names))
+    # The deprecated one is no advice, unless its case alone is wrong.
+    common = [name for name in COMMON if name != FS_TYPE or key.lower() == FS_TYPE.lower()]
+    guess = nearest(key, (*common, *provider.parameter_names))
     hint = (
         f"did you mean {guess!r}?"
         if guess
-        else f"known: {', '.join(sorted({*_COMMON, *provider.parameter_names}))}"
+        else f"known: {', '.join(sorted({*COMMON, *provider.parameter_names}))}"
     )
-    return f"unknown parameter {shown}; {hint}"
+    return Problem(ProblemKind.UNKNOWN, key, f"unknown parameter {shown}; {hint}")
 
 
-def _nearest(key: str, known: Iterable[str]) -> str | None:
-    plain = {re.sub(r"[-_.\s]", "", name).lower(): name for name in known}
+def looks_like_credential(key: str) -> bool:
+    """Whether the value of a parameter with this name may be a secret."""
+    return _CREDENTIAL.search(re.sub(r"[-_.]", "", key)) is not None
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known name that ``key`` is probably a misspelling of, or what another driver calls the same."""
+    plain = {}
+    for name in known:
+        folded = re.sub(r"[-_.\s]", "", name).lower()
+        plain[folded] = name
+        # Drivers of one cloud leave its name out: iops for awsIops.
+        plain.setdefault(re.sub("^(aws|azure)", "", folded), name)
     matches = difflib.get_close_matches(re.sub(r"[-_.\s]", "", key[:64]).lower(), plain, n=1, cutoff=0.7)
     return plain[matches[0]] if matches else None

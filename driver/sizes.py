@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from driver.errors import InvalidArgument, OutOfRange
+
+if TYPE_CHECKING:  # the node role, which uses sizes, loads no provider
+    from providers.interface import StorageClassRules
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -31,6 +36,16 @@ class SizeRules:
     def round_down(self, size: int) -> int:
         """The largest multiple of the step that is at most ``size``."""
         return size // self.step * self.step
+
+
+def size_rules(provider: StorageClassRules, parameters: Mapping[str, str], *, encrypted: bool) -> SizeRules:
+    """What ``provider`` makes with its (valid) ``parameters``; an encrypted volume needs a little room."""
+    minimum, maximum = provider.size_limits(parameters)
+    return SizeRules(
+        step=provider.size_step_bytes,
+        minimum=max(minimum, ENCRYPTED_MINIMUM_BYTES) if encrypted else minimum,
+        maximum=maximum,
+    )
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,9 @@ class Page(Generic[Item]):
     """Give this back for the next page; empty on the last one."""
 
 
-class BlockVolumeProvider(ABC):
-    """Creates and deletes raw disks. Thread-safe."""
+class StorageClassRules(ABC):
+    """What a cloud's StorageClasses can say, and how large its volumes can be: all that needs neither
+    settings nor the backend, nor the cloud's SDK. ``confidential-csi lint`` loads only this part."""
 
     name: ClassVar[str]
     """As in ``cloudProvider`` and ``--provider``."""
@@ -153,15 +154,8 @@ class BlockVolumeProvider(ABC):
     maximum_size_bytes: ClassVar[int]
     parameter_names: ClassVar[frozenset[str]]
     """StorageClass parameters that are this provider's own."""
-
-    @classmethod
-    @abstractmethod
-    def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """The provider as the process environment ``settings`` describes it; other variables are ignored.
-
-        Raises:
-            ConfigurationError: a setting is missing or can't work; the message names the variable.
-        """
+    mutable_parameter_names: ClassVar[frozenset[str]] = frozenset()
+    """Those of ``parameter_names`` that :class:`VolumeModifier` can change."""
 
     @abstractmethod
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
@@ -175,6 +169,24 @@ class BlockVolumeProvider(ABC):
         """The least and the greatest size, in bytes, of a volume with these (valid) parameters."""
         del parameters
         return self.minimum_size_bytes, self.maximum_size_bytes
+
+    def zone_follows_pod(self, parameters: Mapping[str, str]) -> bool:
+        """Whether a volume with these (valid) parameters is in one zone, and the pod's node chooses which."""
+        del parameters
+        return False
+
+
+class BlockVolumeProvider(StorageClassRules):
+    """Creates and deletes raw disks. Thread-safe."""
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> Self:
+        """The provider as the process environment ``settings`` describes it; other variables are ignored.
+
+        Raises:
+            ConfigurationError: a setting is missing or can't work; the message names the variable.
+        """
 
     @abstractmethod
     def handle_for_name(self, name: str) -> str:
@@ -316,10 +328,8 @@ class CapacityReporter(ABC):
 
 
 class VolumeModifier(ABC):
-    """Can change properties of a volume, attached or not (VolumeAttributesClass)."""
-
-    mutable_parameter_names: ClassVar[frozenset[str]]
-    """Those of ``parameter_names`` that can change."""
+    """Can change properties of a volume, attached or not (VolumeAttributesClass): those of
+    :attr:`StorageClassRules.mutable_parameter_names`."""
 
     @abstractmethod
     def modify_volume(self, handle: str, parameters: Mapping[str, str], deadline: Deadline) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from providers.errors import ConfigurationError
-from providers.interface import BlockVolumeProvider
+from providers.interface import BlockVolumeProvider, StorageClassRules
 
 ENTRY_POINT_GROUP = "confidential_csi.providers"
+CLASS_RULES_GROUP = "confidential_csi.class_rules"
 
 
 def installed_providers() -> tuple[str, ...]:
@@ -34,6 +35,24 @@ def load_provider(name: str, settings: Mapping[str, str]) -> BlockVolumeProvider
             "fix the package that declares it"
         )
     return provider_class.from_settings(settings)
+
+
+def installed_class_rules() -> Mapping[str, StorageClassRules]:
+    """What the StorageClasses of each installed provider can say, by its name; no SDK is imported.
+
+    Raises:
+        ConfigurationError: the entry point of one can't be used.
+    """
+    found = {}
+    for entry_point in entry_points(group=CLASS_RULES_GROUP):
+        rules_class = _import(entry_point)
+        if not (isinstance(rules_class, type) and issubclass(rules_class, StorageClassRules)):
+            raise ConfigurationError(
+                f"the entry point {entry_point.name!r} of {CLASS_RULES_GROUP} is not a StorageClassRules "
+                "class; fix the package that declares it"
+            )
+        found[entry_point.name] = rules_class()
+    return found
 
 
 def _entry_point(name: str) -> EntryPoint:

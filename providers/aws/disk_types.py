@@ -160,7 +160,7 @@ def check_figures(disk_type: DiskType) -> None:
                 f"{parameter} is {value}; type {disk_type.name} has {allowed[0]} to {allowed[-1]}"
             )
     if limits.iops_needed and disk_type.iops is None:
-        raise InvalidParameterError(f"type {disk_type.name} needs {IOPS}; set it")
+        raise InvalidParameterError(f"{VOLUME_TYPE} {disk_type.name} needs {IOPS}; set it")
     if disk_type.throughput and limits.throughput and limits.iops:
         iops = disk_type.iops or limits.iops[0]
         if disk_type.throughput > max(limits.throughput[0], iops // limits.iops_per_throughput):

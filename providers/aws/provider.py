@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import boto3
 from botocore.config import Config
@@ -13,6 +13,7 @@ from botocore.config import Config
 from providers.aws import disk_types, handles
 from providers.aws import tags as tag_keys
 from providers.aws.calls import Ec2
+from providers.aws.class_rules import REGION, ZONE, AwsClassRules, check_zone
 from providers.aws.disk_types import GIB
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
@@ -53,9 +54,6 @@ from providers.interface import (
 )
 from providers.paging import page
 
-REGION = "awsRegion"
-ZONE = "awsAvailabilityZone"
-
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 100
@@ -91,6 +89,7 @@ def existing_regions() -> frozenset[str]:
 
 
 class AwsProvider(
+    AwsClassRules,
     BlockVolumeProvider,
     VolumeExpander,
     VolumeSnapshotter,
@@ -102,20 +101,6 @@ class AwsProvider(
     VolumeHealth,
 ):
     """EBS volumes of one account, in any region."""
-
-    name: ClassVar[str] = "aws"
-    size_step_bytes: ClassVar[int] = GIB
-    minimum_size_bytes: ClassVar[int] = GIB
-    maximum_size_bytes: ClassVar[int] = 65536 * GIB
-    mutable_parameter_names: ClassVar[frozenset[str]] = frozenset(
-        {disk_types.VOLUME_TYPE, disk_types.IOPS, disk_types.THROUGHPUT}
-    )
-    parameter_names: ClassVar[frozenset[str]] = mutable_parameter_names | {
-        REGION,
-        ZONE,
-        disk_types.KMS_KEY,
-        disk_types.ENCRYPTED,
-    }
 
     def __init__(self, settings: Settings, make_client: MakeClient, regions: Iterable[str] = ()) -> None:
         """``regions`` are those, besides the configured ones, that exist: nothing else is ever asked."""
@@ -130,25 +115,15 @@ class AwsProvider(
         return cls(Settings.from_environment(settings), default_clients(), existing_regions())
 
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
-        for parameter in parameters:
-            if parameter not in self.parameter_names:
-                raise InvalidParameterError(
-                    f"the aws provider has no parameter {parameter[:64]!r}; remove it"
-                )
-        disk_types.parse(parameters)
+        super().validate_parameters(parameters)
         region = parameters.get(REGION, self._settings.region)
         if region not in self._existing:
             raise InvalidParameterError(
                 f"{REGION} {region[:40]!r} is not a region that the SDK knows; a newer one must be among the "
                 "controller's settings"
             )
-        zone = parameters.get(ZONE)
-        if zone is not None and not (zone.startswith(region) and zone.isascii() and zone != region):
-            raise InvalidParameterError(f"{ZONE} {zone[:40]!r} is not a zone of the region {region!r}")
-
-    def size_limits(self, parameters: Mapping[str, str]) -> tuple[int, int]:
-        sizes = disk_types.parse(parameters).limits().sizes
-        return sizes[0] * GIB, sizes[-1] * GIB
+        if ZONE in parameters:
+            check_zone(parameters[ZONE], region)
 
     def handle_for_name(self, name: str) -> str:
         return str(handles.of_name(self._settings.region, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from azure.core.credentials import TokenCredential
 from azure.core.pipeline.transport import HttpTransport
@@ -12,8 +12,9 @@ from azure.identity import DefaultAzureCredential
 
 from providers.azure import disk_types, handles, resources
 from providers.azure import tags as tag_keys
+from providers.azure.class_rules import LOCATION, RESOURCE_GROUP, SUBSCRIPTION, AzureClassRules
 from providers.azure.copies import Snapshots
-from providers.azure.disk_types import GIB, MAXIMUM_GIB, SKUS, DiskType
+from providers.azure.disk_types import GIB, SKUS, DiskType
 from providers.azure.health import condition
 from providers.azure.places import Place, labels_of, normalized_location
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
@@ -49,10 +50,6 @@ from providers.interface import (
 )
 from providers.paging import page
 
-SUBSCRIPTION = "azureSubscriptionId"
-RESOURCE_GROUP = "azureResourceGroup"
-LOCATION = "azureLocation"
-
 #: A node's topology label: ``westeurope-1``, or a fault domain's number if its machine is in no zone.
 _ZONE = re.compile(r"([a-z0-9]+)-([1-9])", re.ASCII)
 _FAULT_DOMAIN = re.compile(r"[0-9]{1,2}", re.ASCII)
@@ -62,6 +59,7 @@ _MANY = 4
 
 
 class AzureProvider(
+    AzureClassRules,
     BlockVolumeProvider,
     VolumeExpander,
     VolumeSnapshotter,
@@ -73,20 +71,6 @@ class AzureProvider(
     VolumeHealth,
 ):
     """Managed disks in the resource groups of ``settings``."""
-
-    name: ClassVar[str] = "azure"
-    size_step_bytes: ClassVar[int] = GIB
-    minimum_size_bytes: ClassVar[int] = GIB
-    maximum_size_bytes: ClassVar[int] = MAXIMUM_GIB * GIB
-    mutable_parameter_names: ClassVar[frozenset[str]] = frozenset(
-        {disk_types.SKU, disk_types.SKU_OTHER, disk_types.IOPS, disk_types.MBPS}
-    )
-    parameter_names: ClassVar[frozenset[str]] = mutable_parameter_names | {
-        SUBSCRIPTION,
-        RESOURCE_GROUP,
-        LOCATION,
-        disk_types.ENCRYPTION_SET,
-    }
 
     def __init__(
         self,
@@ -108,21 +92,8 @@ class AzureProvider(
         return cls(Settings.from_environment(settings), DefaultAzureCredential())
 
     def validate_parameters(self, parameters: Mapping[str, str]) -> None:
-        for parameter in parameters:
-            if parameter not in self.parameter_names:
-                raise InvalidParameterError(
-                    f"the azure provider has no parameter {parameter[:64]!r}; remove it"
-                )
+        super().validate_parameters(parameters)
         self._place(parameters)
-        disk_type = DiskType.parse(parameters)
-        if disk_type.sku is None:
-            disk_type.check_performance(disk_types.DEFAULT_SKU)
-
-    def size_limits(self, parameters: Mapping[str, str]) -> tuple[int, int]:
-        if not parameters:
-            return self.minimum_size_bytes, self.maximum_size_bytes  # of any disk, as for an expansion
-        rules = SKUS[DiskType.parse(parameters).sku or disk_types.DEFAULT_SKU]
-        return rules.minimum_gib * GIB, rules.maximum_gib * GIB
 
     def handle_for_name(self, name: str) -> str:
         return str(handles.handle(handles.volume_name(name), self._settings.place))

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import PurePosixPath
 
 import libvirt
 
-from providers.errors import InvalidParameterError, UnavailableError
+from providers.errors import UnavailableError
 from providers.libvirt.documents import directory_pool_xml, pool_type_and_path
 from providers.libvirt.failures import has_code, is_missing
-
-DIRECTORY_PARAMETER = "cloudProviderVolumePath"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,18}", re.ASCII)
 _HASHED = re.compile(r"[_+][0-9a-f]{18}", re.ASCII)
 _OWN_PREFIX = "csi-dir-"
-_MAXIMUM_PATH_BYTES = 512
 
 #: Pools of files: what is in them can be grown, copied, and given to QEMU by its path.
 _FILE_POOLS = frozenset({"dir", "fs", "netfs"})
@@ -43,28 +39,6 @@ def location_of_directory(path: str) -> str:
 def is_location(text: str) -> bool:
     """Whether one of the above can have made ``text``."""
     return bool(_NAME.fullmatch(text) or _HASHED.fullmatch(text))
-
-
-def check_directory(path: str) -> None:
-    """Check a value of :data:`DIRECTORY_PARAMETER`.
-
-    Raises:
-        InvalidParameterError: it is no absolute, normal path.
-    """
-    normal = PurePosixPath(path)
-    if (
-        not path.startswith("/")
-        or path.startswith("//")
-        or str(normal) != path
-        or ".." in normal.parts
-        or not path.isprintable()
-        or len(path.encode()) > _MAXIMUM_PATH_BYTES
-        or path == "/"
-    ):
-        raise InvalidParameterError(
-            f"{DIRECTORY_PARAMETER} is {path[:80]!r}; expected the absolute path of a directory of the "
-            "libvirt host, without '..', '//' or a slash at its end"
-        )
 
 
 class Pool:

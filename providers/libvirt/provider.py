@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar, Self
+from typing import Self
 
 import libvirt
 
@@ -42,6 +42,7 @@ from providers.interface import (
 )
 from providers.libvirt import attachment, descriptions, handles, notes
 from providers.libvirt.abandoned import Abandoned
+from providers.libvirt.class_rules import DIRECTORY_PARAMETER, LibvirtClassRules, check_directory
 from providers.libvirt.conditions import conditions
 from providers.libvirt.connections import Connect, Connections, opener
 from providers.libvirt.copying import copy_disk
@@ -50,9 +51,7 @@ from providers.libvirt.domains import Attachments, require_free
 from providers.libvirt.growth import grow
 from providers.libvirt.handles import SNAPSHOT_PREFIX, VOLUME_PREFIX, Handle
 from providers.libvirt.pools import (
-    DIRECTORY_PARAMETER,
     Pool,
-    check_directory,
     location_of,
     location_of_directory,
 )
@@ -76,6 +75,7 @@ _log = logging.getLogger(__name__)
 
 
 class LibvirtProvider(
+    LibvirtClassRules,
     BlockVolumeProvider,
     VolumeExpander,
     VolumeSnapshotter,
@@ -94,12 +94,6 @@ class LibvirtProvider(
         directories: those of the older Go driver, in which its volumes are looked for.
         patience: see :class:`~providers.libvirt.store.Store`.
     """
-
-    name: ClassVar[str] = "libvirt"
-    size_step_bytes: ClassVar[int] = _MIB
-    minimum_size_bytes: ClassVar[int] = _MIB
-    maximum_size_bytes: ClassVar[int] = 64 * _TIB
-    parameter_names: ClassVar[frozenset[str]] = frozenset({DIRECTORY_PARAMETER})
 
     def __init__(
         self,
@@ -128,12 +122,6 @@ class LibvirtProvider(
         except InvalidParameterError as error:
             raise ConfigurationError(f"{DIRECTORIES_SETTING}: {error}") from error
         return cls(opener(uri), settings.get(POOL_SETTING) or _DEFAULT_POOL, directories)
-
-    def validate_parameters(self, parameters: Mapping[str, str]) -> None:
-        for parameter, value in parameters.items():
-            if parameter not in self.parameter_names:
-                raise InvalidParameterError(f"the libvirt provider has no parameter {parameter!r}; remove it")
-            check_directory(value)
 
     def handle_for_name(self, name: str) -> str:
         return str(Handle(backend_name(VOLUME_PREFIX, name), location_of(self._layout.pool)))

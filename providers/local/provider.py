@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from providers.deadline import Deadline
 from providers.errors import (
     ConfigurationError,
     CorruptStateError,
-    InvalidParameterError,
     OutcomeUnknownError,
     ProviderError,
     QuotaExceededError,
@@ -47,6 +46,7 @@ from providers.interface import (
     VolumeRequest,
     VolumeSnapshotter,
 )
+from providers.local.class_rules import LocalClassRules
 from providers.local.copying import copy_disk
 from providers.local.room import OpenedDisk, Room, StoredObject
 from providers.names import backend_name, is_backend_name
@@ -66,15 +66,15 @@ _TIB = 1024**4
 
 
 class LocalProvider(
-    BlockVolumeProvider, VolumeExpander, VolumeSnapshotter, VolumeCloner, VolumeLister, CapacityReporter
+    LocalClassRules,
+    BlockVolumeProvider,
+    VolumeExpander,
+    VolumeSnapshotter,
+    VolumeCloner,
+    VolumeLister,
+    CapacityReporter,
 ):
     """Disks in ``directory``, an existing one; its two rooms are made if they are missing."""
-
-    name: ClassVar[str] = "local"
-    size_step_bytes: ClassVar[int] = _MIB
-    minimum_size_bytes: ClassVar[int] = _MIB
-    maximum_size_bytes: ClassVar[int] = 64 * _TIB
-    parameter_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -98,10 +98,6 @@ class LocalProvider(
                 f"{DIRECTORY_SETTING} must be set to the absolute path of an existing directory for the disks"
             )
         return cls(directory)
-
-    def validate_parameters(self, parameters: Mapping[str, str]) -> None:
-        for parameter in parameters:
-            raise InvalidParameterError(f"the local provider has no parameter {parameter!r}; remove it")
 
     def handle_for_name(self, name: str) -> str:
         return backend_name(_VOLUME_PREFIX, name)

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.bench import aws, controllers, guest, node
+from tests.bench import aws, controllers, guest, lint, node
 
 if __name__ == "__main__":
     failures = node.main()
@@ -10,5 +10,7 @@ if __name__ == "__main__":
     failures += controllers.main()
     print()
     failures += aws.main()
+    print()
+    failures += lint.main()
     print()
     sys.exit(failures + guest.main())

@@ -77,6 +77,7 @@ class _Lonely:
         specification = copy.deepcopy(self.template["spec"])
         wanted = ("driver", f"csi-{self.sidecar}")
         specification["containers"] = [one for one in specification["containers"] if one["name"] in wanted]
+        specification["containers"][1]["args"].append("--v=5")  # not every refusal is told without
         specification["serviceAccountName"] = self.name
         specification["nodeName"] = _HOME
         metadata = {
@@ -125,16 +126,7 @@ def test_each_rule_of_a_sidecars_role_is_needed(
             one.start_without(index)
         _ask_for_everything(api, index)
         for one in concerned:
-            rule = one.rules[index]
-            (resource,) = rule["resources"]
-            refusal = re.compile(
-                rf'cannot ({"|".join(rule["verbs"])}) resource \\*"{resource}\\*" in API group '
-                rf'\\*"{rule["apiGroups"][0]}\\*"'
-            )
-            until(
-                lambda one=one, refusal=refusal: refusal.search(_log(deployment, one)),  # type: ignore[misc]
-                what=f"{one.sidecar} is refused {resource}",
-            )
+            _see_it_refused(deployment, one, one.rules[index])
         for one in concerned:
             one.stop()
 
@@ -177,6 +169,16 @@ def _ask_for_everything(api: Api, index: int) -> None:
     changed = {**size, "volumeAttributesClassName": attributes_class}
     api.patch("PersistentVolumeClaim", "data", {"spec": changed})
     api.create(snapshot_of("data", f"of-{index}"))
+
+
+def _see_it_refused(deployment: Deployment, one: _Lonely, rule: Object) -> None:
+    """Wait until its log says that it may not do something that the rule would allow."""
+    (resource,), (group,), verbs = rule["resources"], rule["apiGroups"], "|".join(rule["verbs"])
+    refusal = re.compile(rf'cannot ({verbs}) resource \\*"{resource}\\*" in API group \\*"{group}\\*"')
+    try:
+        until(lambda: refusal.search(_log(deployment, one)), what=f"{one.sidecar} is refused {resource}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; its log:\n{_log(deployment, one)[-8000:]}") from None
 
 
 def _log(deployment: Deployment, one: _Lonely) -> str:

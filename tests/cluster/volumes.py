@@ -124,8 +124,22 @@ def delete_everything(api: Api) -> None:
     """Delete all pods, claims and snapshots in the namespace, and wait until their volumes are gone."""
     for collection in _COLLECTIONS:
         api.request("DELETE", collection)
-    until(lambda: not api.list("VolumeSnapshotContent"), what="the snapshots are gone")
-    until(lambda: not _of_claims(api), seconds=180, what="the volumes are gone")
+    try:
+        until(lambda: not api.list("VolumeSnapshotContent"), seconds=180, what="the snapshots are gone")
+        until(lambda: not _of_claims(api), seconds=180, what="the volumes are gone")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_left(api)}") from None
+
+
+def _left(api: Api) -> str:
+    """What is there, and what holds it."""
+    kinds = ("Pod", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment", "VolumeSnapshotContent")
+    return "\n".join(
+        f"{kind} {found['metadata']['name']}: deleted {found['metadata'].get('deletionTimestamp')}, "
+        f"finalizers {found['metadata'].get('finalizers')}, status {found.get('status')}"
+        for kind in kinds
+        for found in api.list(kind)
+    )
 
 
 def _of_claims(api: Api) -> list[Object]:

@@ -28,7 +28,8 @@ def test_every_kind_of_error_of_the_driver_and_of_providers_has_messages_there()
 
 def test_a_message_shows_its_constants_and_not_its_values() -> None:
     texts = {message.text: message.status for message in messages.messages("driver", "providers")}
-    assert texts["encrypt-type is set and kbs-key-id is not; set both, or neither"] == "INVALID_ARGUMENT"
+    assert texts["awsKmsKeyId is set and awsEncrypted is false; leave one of them out"] == "INVALID_ARGUMENT"
+    assert texts["cloudProvider is …, but this controller serves …; start a controller with --provider …"]
     assert texts["no volume … at provider …"] == "NOT_FOUND"
     assert texts["no zone has room for the volume"] == "RESOURCE_EXHAUSTED"
     assert texts["endpoint …: expected unix:///absolute/path/of/the/socket"] == "the process ends"

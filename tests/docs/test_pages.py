@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -104,9 +105,22 @@ def test_what_is_shown_of_files_is_well_formed(block: Block) -> None:
     else:
         shown = tomllib.loads(block.text)
         if "volumes" in shown:
-            parse_policy(block.text if "version" in shown else f"version = 1\n{block.text}")
+            parse_policy(block.text)
     if block.title == "annotation.json":
         assert [volume.name for volume in parse_annotation(block.text.encode())] == ["vol-0"]
+
+
+def test_lint_finds_no_mistake_in_the_manifests_values_and_policies_of_the_pages(tmp_path: Path) -> None:
+    for block in _FILES:
+        if block.language != "json":
+            folder = tmp_path / block.page.stem
+            folder.mkdir(exist_ok=True)
+            (folder / f"line-{block.line}.{block.language}").write_text(block.text)
+    command = Path(sys.executable).with_name("confidential-csi")
+    done = subprocess.run(
+        [command, "lint", tmp_path], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))

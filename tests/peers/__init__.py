@@ -33,6 +33,8 @@ def peer_program(name: str) -> Path:
             subprocess.run(
                 [go_command(), "build", "-mod=readonly", "-buildvcs=false", "-o", built, "."],
                 cwd=module,
+                # It may run in an image that holds nothing else.
+                env={**os.environ, "CGO_ENABLED": "0"},
                 check=True,
             )
             built.replace(program)

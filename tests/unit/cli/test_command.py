@@ -104,5 +104,7 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
 
 def test_the_commands_are_listed_and_others_refused() -> None:
     context = click.Context(main)
-    assert main.list_commands(context) == ["attach-libvirt", "controller", "key", "node", "policy"]
+    assert main.list_commands(context) == [
+        *("attach-libvirt", "completion", "controller", "key", "lint", "node", "policy"),
+    ]
     assert main.get_command(context, "nothing") is None

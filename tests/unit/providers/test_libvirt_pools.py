@@ -28,7 +28,8 @@ from providers.errors import (
 )
 from providers.interface import ContentSource, Encryption, SourceKind, VolumeRequest
 from providers.libvirt import LibvirtProvider, copying
-from providers.libvirt.pools import DIRECTORY_PARAMETER, Pool
+from providers.libvirt.class_rules import DIRECTORY_PARAMETER
+from providers.libvirt.pools import Pool
 from tests.contract.libvirt_backend import POOL, LibvirtBackend, running_with
 from tests.fakes.libvirt_host.host import failure
 from tests.lab.guest_image import CHECKOUT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from providers import registry
 from providers.errors import ConfigurationError
+from providers.interface import VolumeModifier, ZonedVolumes
 from providers.local import LocalProvider
 from providers.registry import ENTRY_POINT_GROUP, installed_providers, load_provider
 
@@ -90,3 +93,30 @@ def test_the_directory_must_exist_and_be_one(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=SETTING):
             load_provider("local", {SETTING: str(wrong)})
     assert not (tmp_path / "missing").exists()
+
+
+def test_every_provider_s_class_rules_are_found_and_its_provider_obeys_them() -> None:
+    rules = registry.installed_class_rules()
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    providers = {point.name: point.load() for point in points}
+    assert set(rules) == {"aws", "azure", "libvirt", "local"}
+    for name, found in rules.items():
+        provider = providers[name]
+        assert isinstance(provider, type)
+        assert issubclass(provider, type(found))
+        assert found.name == name
+        may_follow = issubclass(provider, ZonedVolumes)
+        assert found.zone_follows_pod({}) == may_follow
+        assert bool(found.mutable_parameter_names) == issubclass(provider, VolumeModifier)
+
+
+def test_class_rules_load_no_sdk() -> None:
+    program = (
+        "import sys; from providers.registry import installed_class_rules; installed_class_rules(); "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.split()
+    assert "providers" in printed
+    assert not {"boto3", "botocore", "azure", "msal", "libvirt", "grpc"} & set(printed)

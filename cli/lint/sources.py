@@ -1,0 +1,81 @@
+"""The files that lint reads: those that are named, those in named directories, and standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STDIN: Final = "-"
+
+_YAML: Final = (".yaml", ".yml")
+_TOML: Final = ".toml"
+_JSON: Final = ".json"
+_FIRST_LINE: Final = re.compile(rb"^\s*(?:#[^\n]*\n\s*)*(?P<line>[^\n]*)")
+_TOML_START: Final = re.compile(rb"""\[|["'A-Za-z0-9_.-]+\s*=""")
+
+
+class Unreadable(Exception):
+    """A file can't be read. Says which and why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's content."""
+
+    name: str
+    text: bytes
+    is_named: bool
+    """Whether the caller named it, and did not find it in a directory."""
+
+    @property
+    def is_toml(self) -> bool:
+        """By its name; where that says nothing, by how it begins."""
+        suffix = Path(self.name).suffix.lower()
+        if suffix in (*_YAML, _JSON, _TOML):
+            return suffix == _TOML
+        first = _FIRST_LINE.match(self.text)
+        return first is not None and _TOML_START.match(first["line"]) is not None
+
+    @property
+    def yaml_text(self) -> bytes:
+        """JSON is YAML but for tabs between its parts, and it has no others."""
+        return self.text.replace(b"\t", b" ") if self.name.lower().endswith(_JSON) else self.text
+
+
+def read_sources(names: Sequence[str]) -> Iterator[Source | Unreadable]:
+    """Each file once, in the order given; those of a directory by their names.
+
+    Of a directory, hidden ones and the templates of a Helm chart are left out: they are no manifests yet.
+    """
+    seen: set[Path] = set()
+    for name in names:
+        if name == STDIN:
+            yield Source(STDIN, sys.stdin.buffer.read(), is_named=True)
+            continue
+        path = Path(name)
+        is_directory = path.is_dir()
+        for file in _files_below(path) if is_directory else [path]:
+            resolved = file.resolve()
+            if resolved in seen:
+                continue
+            seen.add(resolved)
+            try:
+                yield Source(str(file), file.read_bytes(), is_named=not is_directory)
+            except OSError as error:
+                yield Unreadable(f"{file}: {error.strerror}")
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    for root, directories, files in os.walk(directory):
+        is_chart = "Chart.yaml" in files
+        directories[:] = sorted(
+            one for one in directories if not (one.startswith(".") or (is_chart and one == "templates"))
+        )
+        for file in sorted(files):
+            if not file.startswith(".") and Path(file).suffix.lower() in (*_YAML, _TOML):
+                yield Path(root, file)

@@ -1,0 +1,42 @@
+"""A place for a worker's containers among the machine's control groups, of version 1 or 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.cluster.api import until
+
+
+@contextmanager
+def folder(name: str) -> Iterator[str]:
+    """The path of a group of that name, below which a container runtime makes others.
+
+    All are removed at the end; their processes must have ended by then.
+    """
+    yield f"/{name}"
+    for hierarchy in _hierarchies():
+        group = hierarchy / name
+        until(partial(_removed, group), seconds=30, what=f"{group} is gone")
+
+
+def _hierarchies() -> Iterator[Path]:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if kind in ("cgroup", "cgroup2"):
+            yield Path(place)
+
+
+def _removed(group: Path) -> bool:
+    """Remove it and those below; a group can be busy for a moment after its last process ended."""
+    if not group.exists():
+        return True
+    try:
+        for below in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+            below.rmdir()
+        group.rmdir()
+    except OSError:
+        return False
+    return True

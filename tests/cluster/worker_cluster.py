@@ -1,0 +1,25 @@
+"""A cluster of its own for tests that need the real kubelet: other tests' objects would be in the way."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster import chart_images
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.programs import Programs
+from tests.cluster.worker import Worker
+
+
+@contextmanager
+def cluster_with_worker(
+    programs: Programs, services: Mapping[str, int] | None = None
+) -> Iterator[tuple[ControlPlane, Worker]]:
+    """A control plane and one worker that has the chart's images; ``services`` as for the worker."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as state, tempfile.TemporaryDirectory() as folder:
+        images = [chart_images.own_images(), chart_images.sidecar_images(programs, Path(folder))]
+        control_plane = ControlPlane(programs, Path(state))
+        with control_plane, Worker(control_plane, images, services) as worker:
+            yield control_plane, worker
