@@ -1,4 +1,5 @@
 # syntax=docker/dockerfile:1
+# check=error=true
 # One target per role; each has just the pinned packages of its own lock:
 #   docker build --target controller-aws     -t confidential-csi-controller-aws .
 #   docker build --target controller-azure   -t confidential-csi-controller-azure .
@@ -6,38 +7,60 @@
 #   docker build --target controller         -t confidential-csi-controller .
 #   docker build --target node               -t confidential-csi-node .
 # Pin the base: --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:...
+# With the base pinned, the same sources make the same files, whenever and wherever (docs/install.md#images).
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-FROM ${PYTHON_IMAGE} AS build
+# Pinned build tools, and an environment without pip that each role's stage fills.
+FROM ${PYTHON_IMAGE} AS tools
 WORKDIR /src
 COPY locks/ locks/
-RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes -r locks/build.txt
-RUN python -m venv /opt/confidential-csi
-COPY . .
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv /build && /build/bin/pip install --require-hashes -r locks/build.txt
+RUN python -m venv --without-pip /opt/confidential-csi
+
 # The build generates the protobuf code from proto/.
+FROM tools AS wheel
+ARG SOURCE_DATE_EPOCH=0
+COPY . .
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
-FROM build AS build-driver
-RUN /opt/confidential-csi/bin/pip install --no-cache-dir --require-hashes -r locks/driver.txt \
- && /opt/confidential-csi/bin/pip install --no-cache-dir --no-deps /dist/*.whl
+# Bytecode without the time of its source, and never checked: the image does not change.
+FROM tools AS build-driver
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /build/bin/pip --python /opt/confidential-csi install --no-compile --require-hashes -r locks/driver.txt
+COPY --from=wheel /dist /dist
+RUN /build/bin/pip --python /opt/confidential-csi install --no-compile --no-deps --no-index /dist/*.whl \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/confidential-csi
 
-FROM build AS build-aws
-RUN /opt/confidential-csi/bin/pip install --no-cache-dir --require-hashes -r locks/aws.txt \
- && /opt/confidential-csi/bin/pip install --no-cache-dir --no-deps /dist/*.whl
+FROM tools AS build-aws
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /build/bin/pip --python /opt/confidential-csi install --no-compile --require-hashes -r locks/aws.txt
+COPY --from=wheel /dist /dist
+RUN /build/bin/pip --python /opt/confidential-csi install --no-compile --no-deps --no-index /dist/*.whl \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/confidential-csi
 
-FROM build AS build-azure
-RUN /opt/confidential-csi/bin/pip install --no-cache-dir --require-hashes -r locks/azure.txt \
- && /opt/confidential-csi/bin/pip install --no-cache-dir --no-deps /dist/*.whl
+FROM tools AS build-azure
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /build/bin/pip --python /opt/confidential-csi install --no-compile --require-hashes -r locks/azure.txt
+COPY --from=wheel /dist /dist
+RUN /build/bin/pip --python /opt/confidential-csi install --no-compile --no-deps --no-index /dist/*.whl \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/confidential-csi
 
-# libvirt-python comes as source: it is compiled here, with the pinned build tools.
-FROM build AS build-libvirt
+# libvirt-python comes as source: it is compiled here, with the pinned build tools, and without debug information, which
+# would hold the name of a temporary directory.
+FROM tools AS build-libvirt
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev libvirt-dev pkg-config
-RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --require-hashes --wheel-dir /wheels -r locks/libvirt.txt \
- && /opt/confidential-csi/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl /dist/*.whl
+RUN --mount=type=cache,target=/root/.cache/pip \
+    CFLAGS=-g0 /build/bin/pip wheel --no-build-isolation --require-hashes --wheel-dir /wheels -r locks/libvirt.txt \
+ && /build/bin/pip --python /opt/confidential-csi install --no-compile --no-deps --no-index /wheels/*.whl
+COPY --from=wheel /dist /dist
+RUN /build/bin/pip --python /opt/confidential-csi install --no-compile --no-deps --no-index /dist/*.whl \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/confidential-csi
 
+# ssh wants its user to have a name. (useradd would note the day.)
 FROM ${PYTHON_IMAGE} AS role
-# ssh wants its user to have a name.
-RUN useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin confidential-csi
+RUN echo "confidential-csi:x:65532:" >>/etc/group \
+ && echo "confidential-csi:x:65532:65532::/nonexistent:/usr/sbin/nologin" >>/etc/passwd
 ENV PATH=/opt/confidential-csi/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
 FROM role AS controller
@@ -57,7 +80,7 @@ ENTRYPOINT ["confidential-csi", "controller"]
 
 FROM role AS controller-libvirt
 RUN apt-get update && apt-get install -y --no-install-recommends libvirt0 openssh-client \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache
 COPY --from=build-libvirt /opt/confidential-csi /opt/confidential-csi
 USER 65532:65532
 ENTRYPOINT ["confidential-csi", "controller"]

@@ -14,10 +14,11 @@ help: ## Show the targets
 demo: $(VENV)/.installed ## A PVC becomes an encrypted volume that outlives its pod, in a real VM
 	@$(BIN)/python -m tests.demo
 
-# csi-sanity, Helm and the Go peer are built first, so that no test waits for a compiler. Two processes share
+# csi-sanity, Helm and the Go peers are built first, so that no test waits for a compiler. Two processes share
 # the files.
 test: lint ## Every check and test but the cluster's
 	$(BIN)/python -m tests.tools.go_programs csi-sanity helm
+	$(BIN)/python -m tests.peers ttrpc-go dockerfile-lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/cluster tests
 
 test-cluster: $(VENV)/.installed ## The tests against a real Kubernetes control plane, which is built first

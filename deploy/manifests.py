@@ -39,6 +39,7 @@ _NAMES = {
     "namespaces.yaml": "namespace.yaml",
     "csi-driver.yaml": "csi-driver.yaml",
     "volumesnapshotclass.yaml": "volumesnapshotclass.yaml",
+    "admission.yaml": "admission-CLOUD.yaml",
     "controller.yaml": "controller-CLOUD.yaml",
     "daemonset.yaml": "daemonset-CLOUD.yaml",
     "storageclass.yaml": "storageclass-CLOUD.yaml",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,8 @@ def read_sources(names: Sequence[str]) -> Iterator[Source | Unreadable]:
             continue
         path = Path(name)
         is_directory = path.is_dir()
-        for file in _files_below(path) if is_directory else [path]:
+        failures: list[OSError] = []
+        for file in _files_below(path, failures.append) if is_directory else [path]:
             resolved = file.resolve()
             if resolved in seen:
                 continue
@@ -68,10 +69,11 @@ def read_sources(names: Sequence[str]) -> Iterator[Source | Unreadable]:
                 yield Source(str(file), file.read_bytes(), is_named=not is_directory)
             except OSError as error:
                 yield Unreadable(f"{file}: {error.strerror}")
+        yield from (Unreadable(f"{failure.filename}: {failure.strerror}") for failure in failures)
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
-    for root, directories, files in os.walk(directory):
+def _files_below(directory: Path, note: Callable[[OSError], None]) -> Iterator[Path]:
+    for root, directories, files in os.walk(directory, onerror=note):
         is_chart = "Chart.yaml" in files
         directories[:] = sorted(
             one for one in directories if not (one.startswith(".") or (is_chart and one == "templates"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.api import Api, until
+from tests.cluster.api import Api, Object, Refused, until
 from tests.cluster.deployments import ENCRYPTED, PLAIN, Deployment
 from tests.cluster.volumes import (
     claim,
@@ -68,22 +68,35 @@ def test_a_retained_volume_outlives_its_claim(deployment: Deployment, api: Api) 
     assert deployment.disks.names() == set()
 
 
-def test_what_is_wrong_with_a_class_is_told_at_the_claim(deployment: Deployment, api: Api) -> None:
-    """Field case L3: the reader of ``kubectl describe`` learns what to do."""
-    misspelled = {
+def test_what_is_wrong_with_a_class_is_told_when_it_is_made_or_at_the_claim(
+    deployment: Deployment, api: Api
+) -> None:
+    """Field case L3: who makes a class learns at once what is wrong, or else who describes a claim does."""
+    wrong = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": "misspelled"},
+        "metadata": {"name": "wrong"},
         "provisioner": "caa-csi-block.csi.confidentialcontainers.io",
-        "parameters": {"encrypt-type": "luks2", "kbs-key-idd": "default/key/1"},
     }
-    api.create(misspelled)
-    api.create(claim("refused", "misspelled"))
+    misspelled = {**wrong, "parameters": {"encrypt-type": "luks2", "kbs-key-idd": "default/key/1"}}
+    said = until(lambda: _refusal(api, misspelled), what="the admission policies are in force")
+    assert "unknown parameter kbs-key-idd" in said
+    # The name of a claim, which is too long for it, is not known before.
+    template = "default/volume-key/" + "k" * 175 + "${pvc.name}"
+    api.create({**wrong, "parameters": {"encrypt-type": "luks2", "kbs-key-id": template}})
+    api.create(claim("refused", "wrong"))
     told = until(
         lambda: [event for event in api.events("refused") if event.startswith("ProvisioningFailed")],
         what="an event at the claim",
     )
-    assert "kbs-key-id" in told[0]
-    assert "did you mean" in told[0]
+    assert "use shorter names or another template" in told[0]
     assert deployment.disks.names() == set()
-    api.delete("StorageClass", "misspelled")
+    api.delete("StorageClass", "wrong")
+
+
+def _refusal(api: Api, storage_class: Object) -> str:
+    try:
+        api.request("POST", "/apis/storage.k8s.io/v1/storageclasses", storage_class, query={"dryRun": "All"})
+    except Refused as refused:
+        return refused.message
+    return ""

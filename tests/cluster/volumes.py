@@ -11,6 +11,7 @@ _COLLECTIONS = (
     "/api/v1/namespaces/default/pods",
     "/api/v1/namespaces/default/persistentvolumeclaims",
     "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
+    "/apis/storage.k8s.io/v1/volumeattachments",
 )
 
 
@@ -121,7 +122,7 @@ def ready_snapshot(api: Api, name: str) -> Object:
 
 
 def delete_everything(api: Api) -> None:
-    """Delete all pods, claims and snapshots in the namespace, and wait until their volumes are gone."""
+    """Delete all pods, claims, snapshots and attachments, and wait until the volumes are gone."""
     for collection in _COLLECTIONS:
         api.request("DELETE", collection)
     try:

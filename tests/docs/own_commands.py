@@ -18,7 +18,7 @@ class WrongCommand(Exception):
     """A command line of a page that can't be right."""
 
 
-def check_driver(arguments: Sequence[str], _directory: Path) -> None:
+def check_driver(arguments: Sequence[str], _directory: Path | None) -> None:
     """``confidential-csi`` has the command, and it the options and arguments."""
     command, context, rest = driver_command(arguments)
     if "--help" in rest or "--version" in rest:
@@ -51,7 +51,7 @@ def driver_command(arguments: Sequence[str]) -> tuple[click.Command, click.Conte
     return command, context, rest
 
 
-def check_agent(arguments: Sequence[str], _directory: Path) -> None:
+def check_agent(arguments: Sequence[str], _directory: Path | None) -> None:
     """``confidential-csi-agent`` takes the command line."""
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(sys.stdout):

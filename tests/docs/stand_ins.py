@@ -17,8 +17,8 @@ from tests.docs.own_commands import WrongCommand
 from tests.docs.pages import TOP
 from tests.tools.go_programs import go_program
 
-#: A check gets the arguments and the directory in which the command ran.
-Check = Callable[[Sequence[str], Path], None]
+#: A check gets the arguments, and the directory in which the command ran; none where that is only played, too.
+Check = Callable[[Sequence[str], Path | None], None]
 
 _MAKEFILE: Final = (TOP / "Makefile").read_text()
 _DOCKERFILE: Final = (TOP / "Dockerfile").read_text()
@@ -69,7 +69,7 @@ _HELM_VERBS: Final = frozenset({"get", "history", "list", "rollback", "status", 
 _KUBERNETES: Final = "1.34.0"
 
 
-def check_make(arguments: Sequence[str], _directory: Path) -> None:
+def check_make(arguments: Sequence[str], _directory: Path | None) -> None:
     """Targets and variables are in the Makefile. Other Makefiles (``-C``) are not known."""
     for argument in arguments if "-C" not in arguments else ():
         name, is_variable, _ = argument.partition("=")
@@ -78,7 +78,7 @@ def check_make(arguments: Sequence[str], _directory: Path) -> None:
             raise WrongCommand(f"the Makefile has no {argument}")
 
 
-def check_docker(arguments: Sequence[str], _directory: Path) -> None:
+def check_docker(arguments: Sequence[str], _directory: Path | None) -> None:
     """Targets and build arguments are the Dockerfile's."""
     for option, value in pairwise(arguments):
         if option == "--target" and f"AS {value}\n" not in _DOCKERFILE:
@@ -87,27 +87,27 @@ def check_docker(arguments: Sequence[str], _directory: Path) -> None:
             raise WrongCommand(f"the Dockerfile has no argument {value}")
 
 
-def check_helm(arguments: Sequence[str], directory: Path) -> None:
+def check_helm(arguments: Sequence[str], directory: Path | None) -> None:
     """What installs or upgrades is rendered by Helm itself, so that values meet the chart's schema."""
     verb, *rest = arguments
-    if verb in _HELM_RENDERING:
+    if verb in _HELM_RENDERING and directory is not None:
         options = [argument for argument in rest if argument not in _HELM_NOT_RENDERING]
         command = [str(go_program("helm")), "template", "--kube-version", _KUBERNETES, *options]
         rendered = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         if rendered.returncode:
             raise WrongCommand(f"helm {verb}: {rendered.stderr.strip()}")
-    elif verb not in _HELM_VERBS:
+    elif verb not in _HELM_RENDERING | _HELM_VERBS:
         raise WrongCommand(f"helm has no verb {verb}, or no page needed it yet")
 
 
-def check_kubectl(arguments: Sequence[str], directory: Path) -> None:
+def check_kubectl(arguments: Sequence[str], directory: Path | None) -> None:
     """Verb and options are known, applied files hold objects, commands for containers of ours are right."""
     verb, options, inside = _split_kubectl(arguments)
     if inside and inside[0] in CHECKS:
         CHECKS[inside[0]](inside[1:], directory)
     for option, value in options:
-        if option == "-f" and value is not None and verb != "logs" and value != "-":
-            check_objects(directory / value)
+        if option == "-f" and value not in (None, "-") and verb != "logs" and directory is not None:
+            check_objects(directory / str(value))
         if option in ("-p", "--patch") and value is not None and verb == "patch":
             yaml.safe_load(value)
 
@@ -146,7 +146,15 @@ def _split_kubectl(
     return verb, options, inside
 
 
-def _anything(_arguments: Sequence[str], _directory: Path) -> None:
+def check_virsh(arguments: Sequence[str], _directory: Path | None) -> None:
+    """The real virsh knows the command."""
+    words = arguments[2:] if arguments[0] in ("-c", "--connect") else arguments
+    known = subprocess.run(["virsh", "--quiet", "help", words[0]], capture_output=True, check=False)
+    if known.returncode:
+        raise WrongCommand(f"virsh has no command {words[0]}")
+
+
+def _anything(_arguments: Sequence[str], _directory: Path | None) -> None:
     """The command line can't be checked here."""
 
 
@@ -159,6 +167,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "helm": check_helm,
         "kubectl": check_kubectl,
         "make": check_make,
-        **dict.fromkeys(("aws", "az", "eksctl", "git", "oc", "pip", "virsh"), _anything),
+        "git": _anything,
+        "virsh": check_virsh,
     }
 )

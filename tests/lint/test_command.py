@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -160,6 +163,25 @@ def test_of_a_directory_templates_and_hidden_files_are_left_out(tmp_path: Path) 
     assert (result.exit_code, result.stdout) == (0, "")
     assert run(tmp_path / ".hidden.yaml").exit_code == 1
     assert run(tmp_path / "pyproject.toml").exit_code == 1  # named, so it must be a policy
+
+
+def test_a_directory_that_cannot_be_listed_is_no_clean_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    shutil.copy(_RIGHT, tmp_path)
+    listed = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path.endswith("closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    result = run(tmp_path)
+    assert result.exit_code == 2
+    assert "closed: Permission denied" in result.stderr
+    assert "1 file: 0 errors" in result.stderr
 
 
 def test_options_tell_what_manifests_do_not() -> None:

@@ -15,9 +15,13 @@ import yaml
 
 from cli.main import main
 from deploy.manifests import CHART, KUBE_VERSION
+from driver.capabilities import HONORED_MOUNT_FLAGS
+from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.identity import PLUGIN_NAME
+from driver.parameters import CLOUD_PROVIDER, FS_TYPE
 from driver.peer_pods import handlers_in
 from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
+from tests.images.dockerfile import Dockerfile
 from tests.tools.go_programs import go_program
 from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
 
@@ -29,6 +33,7 @@ _CLASSES = {
     "local": "LocalProvider",
 }
 _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+_POLICY = "ValidatingAdmissionPolicy"
 _UUID = "11111111-2222-3333-4444-555555555555"
 
 every_provider = pytest.mark.parametrize("provider", sorted(MINIMAL))
@@ -208,6 +213,9 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "volumeAttributesClass.enabled": ("aws", True),
     "volumeAttributesClass.name": ("aws", "class-9"),
     "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
+    "openshift.enabled": ("aws", True),
+    "admissionPolicies.enabled": ("aws", False),
+    "admissionPolicies.moreStorageClasses": ("aws", ["class-7"]),
     "networkPolicies.enabled": ("aws", False),
     "networkPolicies.egressPorts": ("aws", [7777]),
     "networkPolicies.apiServerPorts": ("aws", [7777]),
@@ -220,9 +228,11 @@ _CHANGED: dict[str, tuple[str, Any]] = {
 
 def test_every_value_has_a_description_a_schema_and_a_test() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    leaves = set(_leaves(values))
-    assert leaves == set(_CHANGED)
-    assert all(_property(leaf) for leaf in leaves)
+    leaves = _leaves(values)
+    assert set(leaves) == set(_CHANGED)
+    for leaf in leaves:
+        assert _property(leaf)
+        assert _CHANGED[leaf][1] != _value(values, leaf), f"{leaf}: the test sets it to its default"
 
 
 @pytest.mark.parametrize("name", sorted(set(_CHANGED) - {"provider"}))
@@ -235,9 +245,9 @@ def test_a_value_does_what_it_says(name: str) -> None:
     plain = rendered(provider, *base)
     for word in _words(value):
         assert len(re.findall(re.escape(word), changed)) > len(re.findall(re.escape(word), plain)), word
+    assert changed != plain
     if isinstance(value, bool):
-        kinds = [re.findall(r"^kind: .*", text, re.MULTILINE) for text in (plain, changed)]
-        assert (len(kinds[1]) > len(kinds[0])) is value
+        assert (len(changed) > len(plain)) is value
 
 
 def _words(value: Any) -> list[str]:
@@ -255,6 +265,13 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in values.items():
         is_group = isinstance(value, dict) and value and key not in ("resources",)
         found += _leaves(value, f"{prefix}{key}.") if is_group else [prefix + key]
+    return found
+
+
+def _value(values: dict[str, Any], name: str) -> Any:
+    found: Any = values
+    for part in name.split("."):
+        found = found[part]
     return found
 
 
@@ -284,6 +301,7 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "storageClasses.parameters.awsVolumetype=gp3"),
         ("aws", "storageClasses.encrypted.keyId=kbs:///default/key/one"),
         ("aws", "storageClasses.encrypted.keyId="),
+        ("aws", "admissionPolicies.moreStorageClasses={it's}"),
         ("aws", "provider=azuer"),
         ("azure", "azure.subscriptionId="),
         ("azure", "azure.subscriptionId=mine"),
@@ -297,21 +315,48 @@ def test_the_schema_refuses(provider: str, value: str) -> None:
         rendered(provider, value, what="set")
 
 
-def test_the_controller_of_each_provider_has_an_image_of_its_own_target_and_lock() -> None:
-    dockerfile = (_TOP / "Dockerfile").read_text()
-    targets = dict(
-        re.findall(
-            r"^FROM role AS (\S+)\n(?:RUN .*(?:\\\n.*)*\n)?COPY --from=(\S+) ", dockerfile, re.MULTILINE
+@every_provider
+def test_admission_policies_fail_closed_and_say_what_the_driver_says(provider: str) -> None:
+    """Field case K3; tests/cluster/admission has them on a real API server."""
+    found = objects(provider)
+    policies = {entry["metadata"]["name"]: entry["spec"] for entry in found if entry["kind"] == _POLICY}
+    bindings = {entry["spec"]["policyName"]: entry for entry in found if entry["kind"] == f"{_POLICY}Binding"}
+    assert len(policies) == 3
+    assert set(bindings) == set(policies)
+    for name, policy in policies.items():
+        assert policy["failurePolicy"] == "Fail"
+        assert bindings[name]["spec"]["validationActions"] == ["Deny"]
+        assert all(entry["message"] for entry in policy["validations"])
+    of_classes = policies["confidential-csi-storageclasses"]
+    (unknown,) = (entry["expression"] for entry in of_classes["variables"] if entry["name"] == "unknown")
+    names = {CLOUD_PROVIDER, ENCRYPT_TYPE, KBS_KEY_ID, FS_TYPE} | _provider(provider).parameter_names
+    assert set(re.findall(r"'([^']+)'", unknown)) == names
+    for policy in (of_classes, policies["confidential-csi-persistentvolumes"]):
+        (options,) = (
+            entry["expression"] for entry in policy["validations"] if "mountOptions" in entry["expression"]
         )
-    )
+        assert set(re.findall(r"'([^']+)'", options)) == HONORED_MOUNT_FLAGS
+
+
+def test_claims_are_looked_at_where_the_driver_s_classes_are_known() -> None:
+    def names(*values: str) -> list[str]:
+        return [entry["metadata"]["name"] for entry in objects("aws", *values) if entry["kind"] == _POLICY]
+
+    assert "confidential-csi-persistentvolumeclaims" not in names("storageClasses.create=false")
+    more = names("storageClasses.create=false", 'admissionPolicies.moreStorageClasses=["own"]')
+    assert "confidential-csi-persistentvolumeclaims" in more
+
+
+def test_the_controller_of_each_provider_has_an_image_of_its_own_target_and_lock() -> None:
+    dockerfile = Dockerfile((_TOP / "Dockerfile").read_text())
     for provider in MINIMAL:
         image = container(provider, "Deployment", "driver")["image"].partition(":")[0]
-        stage = targets[image.removeprefix("confidential-csi-")]
+        target = dockerfile.stages[image.removeprefix("confidential-csi-")]
+        (stage,) = (one.flags["from"] for one in target.instructions if "from" in one.flags)
         lock = "driver" if provider == "local" else provider
-        (body,) = re.findall(
-            rf"^FROM build AS {stage}\n(.*?)^(?:#|FROM)", dockerfile, re.MULTILINE | re.DOTALL
-        )
         assert stage == f"build-{lock}"
-        assert re.findall(r"locks/(\w+)\.txt", body) == [lock]
+        commands = " ".join(one.rest for one in dockerfile.stages[stage].instructions)
+        assert re.findall(r"locks/(\w+)\.txt", commands) == [lock]
         assert (_TOP / "locks" / f"{lock}.txt").exists()
-    assert targets["node"] == "build-driver"
+    node = dockerfile.stages["node"].instructions
+    assert [one.flags["from"] for one in node if "from" in one.flags] == ["build-driver"]

@@ -303,3 +303,43 @@ def test_the_node_reaches_the_api_server_and_else_what_its_provider_needs(provid
 def test_a_node_that_is_told_its_zone_asks_no_metadata() -> None:
     assert _egress("aws", 'node.zone="zone-7"') == [_API_SERVER]
     assert _egress("aws", 'node.zone="zone-7"', _WITHOUT_GUARD) == []
+
+
+_OPENSHIFT = "openshift.enabled=true"
+
+
+@every_provider
+def test_the_constraints_of_openshift_let_the_node_plugin_run_and_do_no_more(provider: str) -> None:
+    constraints = one(provider, "SecurityContextConstraints", _OPENSHIFT)
+    granted = {key for key, value in constraints.items() if key.startswith("allow") and value}
+    assert granted == {"allowHostDirVolumePlugin"}
+    assert constraints["requiredDropCapabilities"] == ["ALL"]
+    assert constraints["readOnlyRootFilesystem"] is True
+    specification = pod(provider, "DaemonSet", _OPENSHIFT)
+    used = {key for volume in specification["volumes"] for key in volume if key != "name"}
+    assert used <= set(constraints["volumes"])
+    assert "hostPath" in used
+    assert specification["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert _violations(specification) == {"hostPath", "runAsNonRoot", "runAsUser", "seLinuxOptions"}
+    own = pod(provider, "DaemonSet", _OPENSHIFT, 'node.seLinuxOptions={"type":"ours_t"}')
+    assert own["securityContext"]["seLinuxOptions"] == {"type": "ours_t"}
+
+
+@every_provider
+def test_on_openshift_each_account_may_use_one_constraint(provider: str) -> None:
+    roles = {}
+    for entry in objects(provider, _OPENSHIFT):
+        if entry["metadata"]["name"] == "confidential-csi-scc" and entry["kind"] == "Role":
+            (rule,) = entry["rules"]
+            assert (rule["apiGroups"], rule["verbs"]) == (["security.openshift.io"], ["use"])
+            roles[entry["metadata"]["namespace"]] = rule["resourceNames"]
+    assert roles == {"confidential-csi": ["nonroot-v2"], "confidential-csi-node": ["confidential-csi-node"]}
+    bound = {
+        entry["metadata"]["namespace"]: [(who["name"], who["namespace"]) for who in entry["subjects"]]
+        for entry in objects(provider, _OPENSHIFT)
+        if entry["metadata"]["name"] == "confidential-csi-scc" and entry["kind"] == "RoleBinding"
+    }
+    assert bound == {
+        "confidential-csi": [("confidential-csi-controller", "confidential-csi")],
+        "confidential-csi-node": [("confidential-csi-node", "confidential-csi-node")],
+    }
