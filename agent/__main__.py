@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from agent.clock import SystemClock
 from agent.commands import SystemRunner
 from agent.devices import DEFAULT_TIMEOUT as DEVICE_TIMEOUT
 from agent.devices import DeviceFinder
+from agent.dumps import forbid_dumps
 from agent.errors import AgentError, Refused, Unavailable
 from agent.policy_source import PolicyFiles, load_policy
 from agent.volumes import Volumes, VolumesFailed
@@ -31,11 +31,10 @@ EXIT_UNAVAILABLE = 4
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Results go to standard output, errors to standard error as ``[rule] message``."""
-    # A core dump would hold keys.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     arguments = command_line().parse_args(argv)
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
+        forbid_dumps()
         command(arguments)
     except VolumesFailed as failed:
         sys.stderr.write(f"{failed}\n")

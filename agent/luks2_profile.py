@@ -1,4 +1,4 @@
-"""What a LUKS2 header may say: an allow-list, spelled out in two profiles.
+"""What a LUKS2 header may say: an allow-list, whose bounds are in the profiles of :mod:`agent.luks2_allowed`.
 
 A header has a checksum but no signature, so whoever owns the disk can write one: with a null cipher, or
 around a volume key they know (CVE-2025-59054, CVE-2025-58356). :func:`audit` takes a well-formed header and
@@ -11,13 +11,30 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.errors import Refused
 from agent.luks2 import CHECKSUM_FIELD_BYTES, CHECKSUM_OFFSET, Header, HeaderError, parse_pair
-from agent.luks2_metadata import METADATA_SIZES, show
+from agent.luks2_allowed import FOREIGN, FORMAT_1, Profile
+from agent.luks2_metadata import show
+
+__all__ = [
+    "CIPHER",
+    "FOREIGN",
+    "FORMAT_1",
+    "RULES",
+    "STRIPES",
+    "AuditedHeader",
+    "Profile",
+    "ProfileViolation",
+    "Step",
+    "audit",
+    "audit_known",
+    "audit_steps",
+    "require_equal_copies",
+]
 
 RULES: Final[Mapping[str, str]] = {
     "header-binary": "checksum sha256, lower-case UUID, zero padding; metadata size as in the profile",
@@ -58,94 +75,6 @@ class ProfileViolation(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """An inclusive range of integers."""
-
-    low: int
-    high: int
-
-    def __contains__(self, value: int) -> bool:
-        return self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Argon2Bounds:
-    """What an argon2 keyslot may cost. ``memory_kib`` counts KiB, as LUKS2 does."""
-
-    variants: frozenset[str]
-    time: Bounds
-    memory_kib: Bounds
-    cpus: Bounds
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Everything a header may vary in, with its bounds. Sizes and offsets are in bytes.
-
-    ``argon2`` is None where no argon2 keyslot is allowed. ``priorities`` are the values an explicit keyslot
-    priority may have; cryptsetup writes none for the normal one.
-    """
-
-    name: str
-    metadata_sizes: frozenset[int]
-    keyslots_area: Bounds
-    data_offset: Bounds
-    sector_sizes: frozenset[int]
-    volume_key_sizes: frozenset[int]
-    keyslot_key_sizes: frozenset[int]
-    max_keyslots: int
-    hashes: frozenset[str]
-    pbkdf2_iterations: Bounds
-    argon2: Argon2Bounds | None
-    digest_iterations: Bounds
-    priorities: frozenset[int]
-
-
-FORMAT_1: Final = Profile(
-    name="format-1",
-    metadata_sizes=frozenset({16 * 1024}),
-    keyslots_area=Bounds(1024 * 1024, 1024 * 1024),
-    data_offset=Bounds(4 * 1024 * 1024, 4 * 1024 * 1024),
-    sector_sizes=frozenset({4096}),
-    volume_key_sizes=frozenset({64}),
-    keyslot_key_sizes=frozenset({64}),
-    # As many areas of 252 KiB as fit.
-    max_keyslots=4,
-    hashes=frozenset({"sha256"}),
-    # Keys are random, so 1,000 is enough; 100,000 keeps the worst unlock under a second even when emulated.
-    pbkdf2_iterations=Bounds(1_000, 100_000),
-    argon2=None,
-    digest_iterations=Bounds(1_000, 100_000),
-    priorities=frozenset(),
-)
-"""On-disk format 1, what this project writes."""
-
-FOREIGN: Final = Profile(
-    name="foreign",
-    metadata_sizes=frozenset(METADATA_SIZES),
-    keyslots_area=Bounds(256 * 1024, 32 * 1024 * 1024),
-    data_offset=Bounds(288 * 1024, 64 * 1024 * 1024),
-    sector_sizes=frozenset({512, 1024, 2048, 4096}),
-    volume_key_sizes=frozenset({32, 64}),
-    keyslot_key_sizes=frozenset({32, 64}),
-    max_keyslots=8,
-    hashes=frozenset({"sha256", "sha512"}),
-    # cryptsetup aims at two seconds a keyslot and an eighth of a second a digest: today's fastest machines
-    # reach about half of these.
-    pbkdf2_iterations=Bounds(1_000, 20_000_000),
-    argon2=Argon2Bounds(
-        variants=frozenset({"argon2i", "argon2id"}),
-        time=Bounds(1, 64),
-        memory_kib=Bounds(32, 1024 * 1024),
-        cpus=Bounds(1, 4),
-    ),
-    digest_iterations=Bounds(1_000, 2_000_000),
-    priorities=frozenset({0, 1, 2}),
-)
-"""Volumes made by others: cryptsetup's defaults of the last years, with bounded cost."""
-
-
-@dataclass(frozen=True, slots=True)
 class AuditedHeader:
     """The facts of a header that keeps to a profile; what the active mapping is compared with.
 
@@ -165,37 +94,76 @@ class AuditedHeader:
     unlock_memory_kib: int
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of an audit.
+
+    ``check`` raises ProfileViolation; ``then`` gives the steps that make sense only after it passed.
+    ``rules`` are all that this step and those can find broken.
+    """
+
+    rules: frozenset[str]
+    check: Callable[[], object]
+    then: Callable[[], tuple["Step", ...]] = tuple
+
+
 def audit(header: Header, profile: Profile) -> AuditedHeader:
-    """Check one copy against ``profile``. Raises ProfileViolation, naming the rule.
+    """Check one copy against ``profile``. Raises ProfileViolation, naming the first rule that is broken.
 
     The keyslot areas were found inside the keyslots area and apart from each other by
     :func:`agent.luks2.parse_copy`; that is not repeated.
     """
-    if header.duplicate_members:
-        raise ProfileViolation("header-duplicate-member", f"{show(header.duplicate_members[0])} occurs twice")
-    _audit_binary(header, profile)
+    _take(audit_steps(header, profile))
     metadata = header.metadata
-    _members(metadata, {"keyslots", "tokens", "segments", "digests", "config"}, "the metadata")
-    if metadata["tokens"]:
-        raise ProfileViolation("header-tokens", "there are tokens")
-    _audit_config(metadata["config"], profile)
-    sector_size, data_offset = _audit_segment(metadata["segments"], profile)
-    volume_key_bytes = _audit_keyslots(metadata["keyslots"], profile)
-    digest_id = _audit_digest(metadata, profile)
-    if data_offset < header.image_bytes:
-        raise ProfileViolation("header-segment", "the data begins inside the header")
+    segment, keyslots = metadata["segments"]["0"], metadata["keyslots"]
     return AuditedHeader(
         uuid=header.binary.uuid,
         cipher=CIPHER,
-        volume_key_bytes=volume_key_bytes,
-        sector_size=sector_size,
-        data_offset_bytes=data_offset,
+        volume_key_bytes=next(iter(keyslots.values()))["key_size"],
+        sector_size=segment["sector_size"],
+        data_offset_bytes=int(segment["offset"]),
         iv_tweak=0,
         header_image_bytes=header.image_bytes,
-        digest_id=digest_id,
-        keyslot_ids=tuple(sorted(map(int, metadata["keyslots"]))),
-        unlock_memory_kib=max(one["kdf"].get("memory", 0) for one in metadata["keyslots"].values()),
+        digest_id=int(next(iter(metadata["digests"]))),
+        keyslot_ids=tuple(sorted(map(int, keyslots))),
+        unlock_memory_kib=max(one["kdf"].get("memory", 0) for one in keyslots.values()),
     )
+
+
+def audit_steps(header: Header, profile: Profile) -> tuple[Step, ...]:
+    """The parts of an audit, in order. All of them passed: the header keeps to ``profile``."""
+    metadata = header.metadata
+    top = {"keyslots", "tokens", "segments", "digests", "config"}
+    return (
+        _step("header-duplicate-member", check=lambda: _audit_duplicates(header)),
+        _step("header-binary", check=lambda: _audit_binary(header, profile)),
+        _step("header-unknown-member", check=lambda: _members(metadata, top, "the metadata")),
+        _step("header-tokens", check=lambda: _audit_tokens(metadata)),
+        _step(
+            *("header-config", "header-unknown-member", "header-number"),
+            check=lambda: _audit_config(metadata["config"], profile),
+        ),
+        _step(
+            *("header-segment", "header-segment-cipher", "header-unknown-member", "header-number"),
+            check=lambda: _audit_segment_form(metadata["segments"]),
+            then=lambda: _segment_steps(header, profile),
+        ),
+        *_keyslots_steps(metadata["keyslots"], profile),
+        _step(
+            *("header-digest", "header-unknown-member", "header-number", "header-base64"),
+            check=lambda: _audit_digest(metadata, profile),
+        ),
+    )
+
+
+def _step(*rules: str, check: Callable[[], object], then: Callable[[], tuple[Step, ...]] = tuple) -> Step:
+    return Step(frozenset(rules), check, then)
+
+
+def _take(steps: tuple[Step, ...]) -> None:
+    for step in steps:
+        step.check()
+        _take(step.then())
 
 
 def audit_known(header: Header) -> AuditedHeader:
@@ -233,6 +201,16 @@ def _shared_bytes(copy: Header | HeaderError, name: str) -> tuple[bytes, ...]:
     return (*(copy.raw[part] for part in _SHARED), copy.binary.checksum[digest_bytes:])
 
 
+def _audit_duplicates(header: Header) -> None:
+    if header.duplicate_members:
+        raise ProfileViolation("header-duplicate-member", f"{show(header.duplicate_members[0])} occurs twice")
+
+
+def _audit_tokens(metadata: Mapping[str, Any]) -> None:
+    if metadata["tokens"]:
+        raise ProfileViolation("header-tokens", "there are tokens")
+
+
 def _audit_binary(header: Header, profile: Profile) -> None:
     binary = header.binary
     if binary.header_size_bytes not in profile.metadata_sizes:
@@ -258,55 +236,109 @@ def _audit_config(config: Mapping[str, Any], profile: Profile) -> None:
         raise ProfileViolation("header-config", f"the keyslots area takes {keyslots_size} bytes")
 
 
-def _audit_segment(segments: Mapping[str, Any], profile: Profile) -> tuple[int, int]:
-    """Returns the sector size and the data offset in bytes."""
+def _audit_segment_form(segments: Mapping[str, Any]) -> None:
     if set(segments) != {"0"}:
         raise ProfileViolation("header-segment", f"there are {len(segments)} segments, not one named 0")
     segment = segments["0"]
     if segment["type"] != "crypt":
         raise ProfileViolation("header-segment", f"the segment's type is {show(segment['type'])}")
-    where = "the segment"
-    _members(segment, {"type", "offset", "size", "iv_tweak", "encryption", "sector_size"}, where)
+    _members(segment, {"type", "offset", "size", "iv_tweak", "encryption", "sector_size"}, "the segment")
+
+
+def _segment_steps(header: Header, profile: Profile) -> tuple[Step, ...]:
+    segment = header.metadata["segments"]["0"]
+    return (
+        _step("header-segment", "header-number", check=lambda: _audit_extent(segment, header, profile)),
+        _step("header-segment-cipher", check=lambda: _audit_cipher(segment, profile)),
+    )
+
+
+def _audit_extent(segment: Mapping[str, Any], header: Header, profile: Profile) -> None:
     if segment["size"] != "dynamic":
         raise ProfileViolation("header-segment", "the segment does not reach to the end of the device")
     offset = _decimal(segment["offset"], "the segment's offset")
     if offset not in profile.data_offset or offset % 4096:
         raise ProfileViolation("header-segment", f"the data begins at {offset}")
+    if offset < header.image_bytes:
+        raise ProfileViolation("header-segment", "the data begins inside the header")
+
+
+def _audit_cipher(segment: Mapping[str, Any], profile: Profile) -> None:
     if segment["encryption"] != CIPHER:
         raise ProfileViolation(
             "header-segment-cipher", f"the data is encrypted with {show(segment['encryption'])}, not {CIPHER}"
         )
     if segment["iv_tweak"] != "0":
         raise ProfileViolation("header-segment-cipher", f"iv_tweak is {show(segment['iv_tweak'])}, not 0")
-    sector_size: int = segment["sector_size"]
-    if sector_size not in profile.sector_sizes:
-        raise ProfileViolation("header-segment-cipher", f"the sector size is {sector_size}")
-    return sector_size, offset
+    if segment["sector_size"] not in profile.sector_sizes:
+        raise ProfileViolation("header-segment-cipher", f"the sector size is {segment['sector_size']}")
 
 
 # --- keyslots ---------------------------------------------------------------------------------------------
 
+_KEYSLOT_RULES = (
+    "header-keyslot",
+    "header-keyslot-cipher",
+    "header-keyslot-area",
+    "header-keyslot-af",
+    "header-keyslot-kdf",
+    "header-unknown-member",
+    "header-number",
+    "header-base64",
+)
 
-def _audit_keyslots(keyslots: Mapping[str, Any], profile: Profile) -> int:
-    """Returns the size of the volume key in bytes."""
+
+def _keyslots_steps(keyslots: Mapping[str, Any], profile: Profile) -> tuple[Step, ...]:
+    # Not more of them than are allowed: a hostile header can have thousands.
+    return (
+        _step(
+            *_KEYSLOT_RULES,
+            check=lambda: _audit_number(keyslots, profile),
+            then=lambda: (
+                *(_keyslot_step(name, keyslot, profile) for name, keyslot in keyslots.items()),
+                _step("header-keyslot", check=lambda: _audit_equal_sizes(keyslots)),
+            ),
+        ),
+    )
+
+
+def _audit_number(keyslots: Mapping[str, Any], profile: Profile) -> None:
     if not 1 <= len(keyslots) <= profile.max_keyslots:
         raise ProfileViolation(
             "header-keyslot", f"there are {len(keyslots)} keyslots, not 1 to {profile.max_keyslots}"
         )
-    sizes = set()
-    for name, keyslot in keyslots.items():
-        where = f"keyslot {show(name)}"
-        if not _NUMBER.fullmatch(name) or int(name) > 31:
-            raise ProfileViolation("header-keyslot", f"{where} is not numbered 0 to 31")
-        _audit_keyslot(keyslot, where, profile)
-        sizes.add(keyslot["key_size"])
-    if len(sizes) != 1:
+
+
+def _audit_equal_sizes(keyslots: Mapping[str, Any]) -> None:
+    if len({keyslot["key_size"] for keyslot in keyslots.values()}) != 1:
         raise ProfileViolation("header-keyslot", "the keyslots hold keys of different sizes")
-    size: int = sizes.pop()
-    return size
 
 
-def _audit_keyslot(keyslot: Mapping[str, Any], where: str, profile: Profile) -> None:
+def _keyslot_step(name: str, keyslot: Mapping[str, Any], profile: Profile) -> Step:
+    where = f"keyslot {show(name)}"
+    return _step(
+        *_KEYSLOT_RULES,
+        check=lambda: _audit_keyslot(name, keyslot, where, profile),
+        then=lambda: (
+            _step(
+                *("header-keyslot-area", "header-keyslot-cipher", "header-unknown-member", "header-number"),
+                check=lambda: _audit_area(keyslot, where, profile),
+            ),
+            _step(
+                *("header-keyslot-af", "header-unknown-member"),
+                check=lambda: _audit_splitter(keyslot["af"], where, profile),
+            ),
+            _step(
+                *("header-keyslot-kdf", "header-unknown-member", "header-number", "header-base64"),
+                check=lambda: _audit_kdf(keyslot["kdf"], where, profile),
+            ),
+        ),
+    )
+
+
+def _audit_keyslot(name: str, keyslot: Mapping[str, Any], where: str, profile: Profile) -> None:
+    if not _NUMBER.fullmatch(name) or int(name) > 31:
+        raise ProfileViolation("header-keyslot", f"{where} is not numbered 0 to 31")
     if keyslot["type"] != "luks2":
         raise ProfileViolation("header-keyslot", f"{where} is of type {show(keyslot['type'])}")
     members = {"type", "key_size", "af", "area", "kdf"}
@@ -318,6 +350,8 @@ def _audit_keyslot(keyslot: Mapping[str, Any], where: str, profile: Profile) -> 
     if keyslot["key_size"] not in profile.volume_key_sizes:
         raise ProfileViolation("header-keyslot", f"{where} holds a key of {keyslot['key_size']} bytes")
 
+
+def _audit_area(keyslot: Mapping[str, Any], where: str, profile: Profile) -> None:
     area = keyslot["area"]
     _members(area, {"type", "offset", "size", "encryption", "key_size"}, f"the area of {where}")
     if area["type"] != "raw":
@@ -332,11 +366,11 @@ def _audit_keyslot(keyslot: Mapping[str, Any], where: str, profile: Profile) -> 
     if offset % 4096 or size % 4096 or size < keyslot["key_size"] * STRIPES:
         raise ProfileViolation("header-keyslot-area", f"{where} takes {size} bytes at {offset}")
 
-    af = keyslot["af"]
+
+def _audit_splitter(af: Mapping[str, Any], where: str, profile: Profile) -> None:
     _members(af, {"type", "stripes", "hash"}, f"the splitter of {where}")
     if af["type"] != "luks1" or af["stripes"] != STRIPES or af["hash"] not in profile.hashes:
         raise ProfileViolation("header-keyslot-af", f"the splitter of {where} is {show(af)}")
-    _audit_kdf(keyslot["kdf"], where, profile)
 
 
 def _audit_kdf(kdf: Mapping[str, Any], where: str, profile: Profile) -> None:
@@ -365,8 +399,7 @@ def _audit_kdf(kdf: Mapping[str, Any], where: str, profile: Profile) -> None:
 # --- digest -----------------------------------------------------------------------------------------------
 
 
-def _audit_digest(metadata: Mapping[str, Any], profile: Profile) -> int:
-    """Returns the digest's number."""
+def _audit_digest(metadata: Mapping[str, Any], profile: Profile) -> None:
     digests = metadata["digests"]
     if len(digests) != 1:
         raise ProfileViolation("header-digest", f"there are {len(digests)} digests, not one")
@@ -386,7 +419,6 @@ def _audit_digest(metadata: Mapping[str, Any], profile: Profile) -> int:
         raise ProfileViolation("header-digest", f"{where} has {iterations} iterations")
     _base64(digest["salt"], _SALT_BYTES, f"the salt of {where}")
     _base64(digest["digest"], hashlib.new(digest["hash"]).digest_size, f"the value of {where}")
-    return int(name)
 
 
 # --- values -----------------------------------------------------------------------------------------------

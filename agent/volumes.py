@@ -8,9 +8,10 @@ verified, in the same way as what was made just now.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Figures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from agent.filesystem import Filesystems, MountOptions, apply_fs_group, mounted_
 from agent.header_guard import GenuineHeader, update_record
 from agent.keys import ReleasedKey, fetch_key, key_uri
 from agent.measurement import Measurements, VolumeEvent
+from agent.phases import Phase, Phases, forget, last_mount
 from agent.plain import PlainMappings, needs_filesystem
 from agent.policy import Encryption, Measurement, Policy, VolumeRules, rules_for
 from agent.rotation import KeyedHeader, KeyedHeaders
@@ -64,6 +66,8 @@ class VolumeStatus:
     mounted: bool
     open: bool
     shielded: bool
+    mount_seconds: Figures[str, float] = field(default_factory=dict)
+    """How long the phases of its last mount took (:class:`agent.phases.Phase`)."""
 
 
 @dataclass(frozen=True)
@@ -164,30 +168,34 @@ class Volumes:
                 mounted=mounted_at(MOUNT_ROOT / name) is not None,
                 open=_MAPPER_PREFIX + name in open_names,
                 shielded=_MAPPER_PREFIX + name in shielded,
+                mount_seconds=last_mount(name),
             )
             for name in sorted(names, key=lambda one: (len(one), one))
         ]
 
     def _mount_one(self, volume: CloudVolume, rules: VolumeRules, demand: Measurement) -> bool:
         """Mount one volume. Returns whether it was mounted just now (False: it was before)."""
+        phases = Phases(self._clock)
         with volume_lock(volume.name, self._clock):
-            disk = self._finder.find(volume)
+            with phases.of(Phase.DETECT):
+                disk = self._finder.find(volume)
             rules.require_size(disk.size)
             mounted = self._find_mounted(volume, rules, disk)
             if mounted is not None:
-                self._finish(volume, rules, mounted)
+                self._finish(volume, rules, mounted, phases)
                 self._measurements.opened(_event(volume, rules, mounted), demand)
                 return False
             self._clear_leftovers(volume, rules, disk)
             try:
                 if rules.encryption is Encryption.NONE:
-                    opened = self._map_and_mount(volume, rules, disk)
+                    opened = self._map_and_mount(volume, rules, disk, phases)
                 else:
-                    opened = self._open_and_mount(volume, rules, disk)
+                    opened = self._open_and_mount(volume, rules, disk, phases)
                 self._measurements.opened(_event(volume, rules, opened), demand)
             except BaseException as error:
                 self._roll_back(volume, error)
                 raise
+            phases.keep(volume.name)
             return True
 
     def _find_mounted(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume | None:
@@ -219,46 +227,59 @@ class Volumes:
             raise _foreign(shield.mapping.name, disk)
         self._close(volume.name)
 
-    def _map_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume:
+    def _map_and_mount(
+        self, volume: CloudVolume, rules: VolumeRules, disk: Disk, phases: Phases
+    ) -> _OpenVolume:
         """Mount a volume without encryption."""
-        with self._raw(disk, writable=False, exclusive=True) as device:
+        with phases.of(Phase.CHECK), self._raw(disk, writable=False, exclusive=True) as device:
             is_new = needs_filesystem(device, rules, self._clock)
-        mapping = self._plain.build(volume.mapper_name, disk)
-        if is_new:
-            self._filesystems.make(mapping.path)
-        elif not rules.read_only:
-            self._filesystems.check(mapping.path)
-        self._filesystems.mount(mapping.path, Path(volume.mount_directory), _mount_options(rules))
+        with phases.of(Phase.OPEN):
+            mapping = self._plain.build(volume.mapper_name, disk)
+        with phases.of(Phase.MOUNT):
+            if is_new:
+                self._filesystems.make(mapping.path)
+            elif not rules.read_only:
+                self._filesystems.check(mapping.path)
+            self._filesystems.mount(mapping.path, Path(volume.mount_directory), _mount_options(rules))
         opened = _OpenVolume(mapping, disk.size, None)
-        self._finish(volume, rules, opened)
+        self._finish(volume, rules, opened, phases)
         return opened
 
-    def _open_and_mount(self, volume: CloudVolume, rules: VolumeRules, disk: Disk) -> _OpenVolume:
-        current = ReleasedKey(volume.key_id, fetch_key(self._hub, volume.key_id))
-        with self._raw(disk, writable=not rules.read_only, exclusive=True) as device:
+    def _open_and_mount(
+        self, volume: CloudVolume, rules: VolumeRules, disk: Disk, phases: Phases
+    ) -> _OpenVolume:
+        with phases.of(Phase.KEY):
+            current = ReleasedKey(volume.key_id, fetch_key(self._hub, volume.key_id))
+        with (
+            phases.of(Phase.CHECK),
+            self._raw(disk, writable=not rules.read_only, exclusive=True) as device,
+        ):
             keyed = self._headers.obtain(device, current, rules)
         header, key = keyed.header, keyed.key.value
-        opened = self._open(volume, rules, disk, keyed)
-        if rules.discard:
-            with unlock_turn(header.audited):
-                self._mapper.allow_discards(opened.mapping.name, key)
-            opened = self._verify(volume, rules, disk, opened.mapping)
-        if header.record.state is not State.READY:
-            self._filesystems.make(opened.mapping.path)
-            header = self._record(disk, key, header, state=State.READY)
-        elif not rules.read_only:
-            self._filesystems.check(opened.mapping.path)
-        self._filesystems.mount(opened.mapping.path, Path(volume.mount_directory), _mount_options(rules))
-        self._finish(volume, rules, opened)
+        with phases.of(Phase.OPEN):
+            opened = self._open(volume, rules, disk, keyed)
+            if rules.discard:
+                with unlock_turn(header.audited):
+                    self._mapper.allow_discards(opened.mapping.name, key)
+                opened = self._verify(volume, rules, disk, opened.mapping)
+        with phases.of(Phase.MOUNT):
+            if header.record.state is not State.READY:
+                self._filesystems.make(opened.mapping.path)
+                header = self._record(disk, key, header, state=State.READY)
+            elif not rules.read_only:
+                self._filesystems.check(opened.mapping.path)
+            self._filesystems.mount(opened.mapping.path, Path(volume.mount_directory), _mount_options(rules))
+        self._finish(volume, rules, opened, phases)
         if disk.size > header.record.minimum_size and not rules.read_only:
             self._record(disk, key, header, minimum_size=disk.size)
         return opened
 
-    def _finish(self, volume: CloudVolume, rules: VolumeRules, opened: _OpenVolume) -> None:
+    def _finish(self, volume: CloudVolume, rules: VolumeRules, opened: _OpenVolume, phases: Phases) -> None:
         """What a mounted volume still needs; repeated for one that was mounted before, in case of a kill."""
         if rules.read_only:
             return
-        self._filesystems.grow(opened.mapping.path, opened.data_bytes)
+        with phases.of(Phase.GROW):
+            self._filesystems.grow(opened.mapping.path, opened.data_bytes)
         group = volume.fs_group if rules.fs_group is None else rules.fs_group
         if group is not None:
             apply_fs_group(Path(volume.mount_directory), group)
@@ -370,6 +391,7 @@ class Volumes:
             self._mapper.remove(mapper_name)
         self._shields.remove(mapper_name)
         self._measurements.closed(name)
+        forget(name)
 
     def _close_all(self, names: Sequence[str]) -> list[Failure]:
         failures = []

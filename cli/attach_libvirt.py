@@ -13,6 +13,7 @@ from cli.node_options import direct_volumes_option
 from cli.serving import logging_options
 from driver.attacher import Attacher
 from driver.direct_volumes import DirectVolumes
+from driver.dumps import forbid_dumps
 from driver.logs import configure
 from providers.errors import ConfigurationError
 from providers.interface import VolumeAttacher
@@ -45,6 +46,7 @@ def attach_libvirt(
 ) -> None:
     """Attach published volumes to libvirt PodVMs on one node, as cloud-api-adaptor does on other clouds."""
     configure(log_format, log_level)
+    forbid_dumps()
     try:
         provider = load_provider(_PROVIDER, os.environ)
     except ConfigurationError as error:

@@ -12,6 +12,8 @@ _COMMANDS = {
     "attach-libvirt": "cli.attach_libvirt",
     "completion": "cli.completion",
     "controller": "cli.controller",
+    "doctor": "cli.doctor.command",
+    "inspect": "cli.inspect.command",
     "key": "cli.key",
     "lint": "cli.lint.command",
     "node": "cli.node",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.node_options import direct_volumes_option
+from cli.metrics import node_observer
+from cli.node_options import direct_volumes_option, pods_option
 from cli.serving import serve, serving_options
 from driver.direct_volumes import DirectVolumes
 from driver.guests import Guests
@@ -18,7 +19,6 @@ from driver.logs import configure
 from driver.node import NodeService
 from driver.node_id import is_node_name
 from driver.one_pod import OnePodWithVolumes
-from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from driver.pod_sockets import PodSockets
 
 if TYPE_CHECKING:
@@ -45,15 +45,7 @@ _METADATA = "metadata:"
     "metadata:azure: this machine's own; none: no topology.",
 )
 @direct_volumes_option
-@click.option(
-    "--pods-root",
-    envvar="CONFIDENTIAL_CSI_PODS_ROOT",
-    type=click.Path(path_type=Path),
-    default=PODS_ROOT,
-    show_default=True,
-    show_envvar=True,
-    help="cloud-api-adaptor's directory of pods, with a socket to each PodVM's agent.",
-)
+@pods_option
 @click.option(
     "--peer-pod-handlers",
     envvar="CONFIDENTIAL_CSI_PEER_POD_HANDLERS",
@@ -85,6 +77,7 @@ def node(
     endpoint: str,
     log_format: str,
     log_level: str,
+    metrics_address: str,
     grace_period: float,
     node_id: str,
     zone: str,
@@ -108,7 +101,9 @@ def node(
             zone = metadata.instance_zone(zone.removeprefix(_METADATA))
         except metadata.NoMetadata as error:
             raise click.ClickException(f"--zone: {error}") from error
-    direct_volumes = DirectVolumes(direct_volumes_root)
+    records = DirectVolumes(direct_volumes_root)
+    observer = node_observer(metrics_address, lambda: len(records.target_paths()))
+    direct_volumes = DirectVolumes(direct_volumes_root, observer)
     direct_volumes.clear_leftovers()
     services = {
         # Plugin capabilities are the plugin's as a whole; the node offers its part of online expansion.
@@ -122,7 +117,7 @@ def node(
             one_pod=OnePodWithVolumes(direct_volumes) if one_pod_with_volumes else None,
         ),
     }
-    serve(endpoint, services, grace_period)
+    serve(endpoint, services, grace_period, observer)
 
 
 def _guard(handlers: str, service_account: Path) -> PeerPodGuard:

@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
+from driver.dumps import forbid_dumps
 from driver.endpoint import Endpoint, EndpointError
+from driver.logs import LEVELS
+from driver.observation import Observer
 from driver.server import Server, serve_until_signal
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -35,11 +38,20 @@ _LOGGING_OPTIONS = (
     click.option(
         "--log-level",
         envvar="CONFIDENTIAL_CSI_LOG_LEVEL",
-        type=click.Choice(["debug", "info", "warning", "error"]),
+        type=click.Choice(LEVELS),
         default="info",
         show_default=True,
         show_envvar=True,
-        help="Least level of a log line; debug also logs requests, their secrets stripped.",
+        help="Least level of a log line; debug also logs requests, trace all that the SDKs say; no secrets.",
+    ),
+)
+_METRICS_OPTION = (
+    click.option(
+        "--metrics-address",
+        envvar="CONFIDENTIAL_CSI_METRICS_ADDRESS",
+        default="",
+        show_envvar=True,
+        help="Serve Prometheus metrics at http://HOST:PORT/metrics; :PORT is every address; empty: off.",
     ),
 )
 _GRACE_OPTION = (
@@ -57,7 +69,7 @@ _GRACE_OPTION = (
 
 def serving_options(command: _Command) -> _Command:
     """Add the options of every serving role."""
-    return _with(command, *_ENDPOINT_OPTION, *_LOGGING_OPTIONS, *_GRACE_OPTION)
+    return _with(command, *_ENDPOINT_OPTION, *_LOGGING_OPTIONS, *_METRICS_OPTION, *_GRACE_OPTION)
 
 
 def logging_options(command: _Command) -> _Command:
@@ -71,9 +83,10 @@ def _with(command: _Command, *options: Callable[[_Command], _Command]) -> _Comma
     return command
 
 
-def serve(endpoint: str, services: Mapping[str, object], grace_period: float) -> None:
+def serve(endpoint: str, services: Mapping[str, object], grace_period: float, observer: Observer) -> None:
     """Serve until a signal; what stands in the way is told on standard error, with exit code 1."""
     try:
-        serve_until_signal(Server(Endpoint.parse(endpoint), services), grace_period)
+        forbid_dumps()
+        serve_until_signal(Server(Endpoint.parse(endpoint), services, observer=observer), grace_period)
     except EndpointError as error:
         raise click.ClickException(str(error)) from error

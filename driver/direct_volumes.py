@@ -23,6 +23,7 @@ from pathlib import Path
 from driver import mountinfo
 from driver.errors import Internal, InvalidArgument, Unavailable
 from driver.mountinfo import MountInfo
+from driver.observation import Observer
 from driver.pod_sockets import is_sandbox_id
 
 DEFAULT_ROOT = Path("/run/kata-containers/shared/direct-volumes")
@@ -31,7 +32,7 @@ _MAXIMUM_FILE_BYTES = 64 * 1024
 _MAXIMUM_SANDBOXES = 16
 _VOLUMES_OF_POD = "/volumes/kubernetes.io~csi/"
 """In a target path of kubelet's, this follows the pod's directory."""
-_WORK_PREFIX = ".confidential-csi-"
+WORK_PREFIX = ".confidential-csi-"
 """Starts with a character outside the base64 alphabet: CAA and Kata can't take it for a record."""
 
 
@@ -54,7 +55,7 @@ def directory_name(target_path: str) -> str:
     return name
 
 
-def _target_path(name: str) -> str | None:
+def target_path_of(name: str) -> str | None:
     """The path behind a directory name; None for a name that is not of our making."""
     try:
         path = base64.b64decode(name.encode(), altchars=b"-_", validate=True).decode()
@@ -72,8 +73,9 @@ def pod_directory(target_path: str) -> str | None:
 class DirectVolumes:
     """The records under one root. Thread-safe; callers keep two calls off one target path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, observer: Observer | None = None) -> None:
         self.root = root
+        self._observer = observer or Observer()
         self._mutex = threading.Lock()
         self._disk_ids: dict[str, str | None] = {}
         """Disk id per directory name, to find a disk without reading every record; see find()."""
@@ -126,7 +128,7 @@ class DirectVolumes:
 
     def target_paths(self) -> list[str]:
         """The target paths of all records, sorted; empty also if the root is missing."""
-        return sorted(path for name in _entry_names(self.root) if (path := _target_path(name)) is not None)
+        return sorted(path for name in _entry_names(self.root) if (path := target_path_of(name)) is not None)
 
     def sandbox_ids(self, target_path: str) -> tuple[str, ...]:
         """The sandboxes that Kata noted beside the record, by an empty file each.
@@ -157,7 +159,7 @@ class DirectVolumes:
         pod = target_path.partition(_VOLUMES_OF_POD)[0]
         found: set[str] = set()
         for name in _entry_names(self.root):
-            path = _target_path(name)
+            path = target_path_of(name)
             if path is not None and path.partition(_VOLUMES_OF_POD)[0] != pod:
                 with suppress(OSError):  # no directory: no record
                     found |= _entry_names(self.root / name)
@@ -184,7 +186,7 @@ class DirectVolumes:
                 del self._disk_ids[gone]
             unseen = names - self._disk_ids.keys()
         for name in unseen:
-            if _target_path(name) is None:
+            if target_path_of(name) is None:
                 self._remember(name, None)
                 continue
             try:
@@ -224,7 +226,9 @@ class DirectVolumes:
                             directory.rename(work)
                     raise
         except OSError as error:
+            self._observer.record_written(done=False)
             raise Internal(f"can't write the record of {target_path!r}: {error.strerror}") from error
+        self._observer.record_written(done=True)
         self._remember(name, info.device)
 
     def sync(self, target_path: str) -> None:
@@ -252,7 +256,9 @@ class DirectVolumes:
         except FileNotFoundError:
             return
         except OSError as error:
+            self._observer.record_removed(done=False)
             raise Internal(f"can't remove the record of {target_path!r}: {error.strerror}") from error
+        self._observer.record_removed(done=True)
 
     def _read(self, name: str) -> MountInfo | None:
         path = self.root / name / mountinfo.FILE_NAME
@@ -281,7 +287,7 @@ class DirectVolumes:
         except mountinfo.Damaged:
             info = None
         if info is not None and info.device == disk_id:
-            return _target_path(name)
+            return target_path_of(name)
         with self._mutex:
             self._disk_ids.pop(name, None)
         return None
@@ -297,7 +303,7 @@ class DirectVolumes:
         except OSError:
             return  # not there yet: readiness() says so, and there is nothing to clear
         for name in names:
-            if name.startswith(_WORK_PREFIX):
+            if name.startswith(WORK_PREFIX):
                 with suppress(OSError), _locked(self.root / name, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     _discard(self.root / name)
 
@@ -308,7 +314,7 @@ class DirectVolumes:
         Its lock keeps other processes from clearing it away. One that did so before the lock was taken
         makes the next step fail, never end in an empty record.
         """
-        work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=self.root))
+        work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=self.root))
         try:
             with _locked(work, fcntl.LOCK_EX):
                 yield work

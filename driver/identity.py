@@ -43,6 +43,7 @@ class IdentityService:
         self._can_expand = can_expand
         self._has_zones = has_zones
         self._readiness = readiness
+        self._told: str | None = None
         self._version = version(_DISTRIBUTION)
 
     def GetPluginInfo(
@@ -72,8 +73,12 @@ class IdentityService:
         _context: grpc.ServicerContext,
     ) -> csi_pb2.ProbeResponse:
         reason = self._readiness()
-        if reason is not None:
-            _LOG.warning("not ready", extra={"fields": {"reason": reason}})
+        if reason != self._told:  # a probe comes every few seconds
+            self._told = reason
+            if reason is None:
+                _LOG.info("ready")
+            else:
+                _LOG.warning("not ready", extra={"fields": {"reason": reason}})
         response = csi_pb2.ProbeResponse()
         response.ready.value = reason is None
         return response

@@ -14,7 +14,8 @@ import grpc
 from google.protobuf.message import Message
 
 from driver.errors import OutcomeUncertain, Unavailable, bounded, code_for
-from driver.logs import SCRUBBER, strip_secrets
+from driver.logs import SCRUBBER, request_id, strip_secrets
+from driver.observation import Observer
 from driver.required_fields import check_required_fields
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ ALWAYS_ADMITTED = frozenset(
         "/csi.v1.Node/NodeGetInfo",
     }
 )
+
+_PACKAGE = "/csi.v1."
+_PROBE = "/csi.v1.Identity/Probe"
 
 #: Names of the object that a call is about, for its log line, most telling first.
 _OBJECT_FIELDS = ("volume_id", "snapshot_id", "source_volume_id", "name")
@@ -56,6 +60,15 @@ class _Call:
     request: Message
     context: grpc.ServicerContext
     started: float
+
+    @property
+    def short_method(self) -> str:
+        """``Controller/CreateVolume``."""
+        return self.method.removeprefix(_PACKAGE)
+
+    def seconds(self) -> float:
+        """How long ago it arrived."""
+        return time.monotonic() - self.started
 
     def chosen_status(self) -> tuple[grpc.StatusCode, str] | None:
         """The code and words that the service itself gave to the context (as ``context.abort`` does)."""
@@ -81,17 +94,19 @@ class _Call:
             return None
         return error if code_for(error) is None or isinstance(error, OutcomeUncertain) else None
 
-    def log(self, code: grpc.StatusCode, message: str = "", unplanned: Exception | None = None) -> None:
+    def log(self, code: grpc.StatusCode, message: str, unplanned: Exception | None) -> None:
         """The call's one line."""
-        fields: dict[str, object] = {"request_id": self.number, "method": self.method}
+        fields: dict[str, object] = {"method": self.method}
         for name in _OBJECT_FIELDS:
             if name in self.request.DESCRIPTOR.fields_by_name and getattr(self.request, name):
                 fields[name] = getattr(self.request, name)[:128]
         fields["code"] = code.name
-        fields["milliseconds"] = round((time.monotonic() - self.started) * 1000, 1)
+        fields["milliseconds"] = round(self.seconds() * 1000, 1)
         if message:
             fields["error"] = message
         level = logging.INFO if code is grpc.StatusCode.OK else logging.WARNING
+        if code is grpc.StatusCode.OK and self.method == _PROBE:
+            level = logging.DEBUG  # one comes every few seconds
         if unplanned is not None:
             level = logging.ERROR
         _LOG.log(level, "rpc", extra={"fields": fields}, exc_info=unplanned)
@@ -104,7 +119,8 @@ class RpcInterceptor(grpc.ServerInterceptor):
     :data:`ALWAYS_ADMITTED` never wait for a slow one. A call over it is told at once to come again.
     """
 
-    def __init__(self, concurrent_calls: int) -> None:
+    def __init__(self, concurrent_calls: int, observer: Observer) -> None:
+        self._observer = observer
         self._concurrent_calls = concurrent_calls
         self._free = threading.Semaphore(concurrent_calls)
         self._numbers = itertools.count(1)
@@ -138,8 +154,9 @@ class RpcInterceptor(grpc.ServerInterceptor):
     def _run(self, call: _Call, behavior: _Behavior) -> Message:
         with self._idle:
             self._in_flight.add(call.number)
+        self._observer.rpc_began(call.short_method)
         try:
-            with SCRUBBER.hold(call.request):
+            with request_id(call.number), SCRUBBER.hold(call.request):
                 return self._answer(call, behavior)
         finally:
             with self._idle:
@@ -150,18 +167,24 @@ class RpcInterceptor(grpc.ServerInterceptor):
         """The service's answer, logged; a failure leaves as the status chosen for it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             request = str(strip_secrets(call.request))
-            fields = {"request_id": call.number, "method": call.method, "request": request}
+            fields = {"method": call.method, "request": request}
             _LOG.debug("rpc begins", extra={"fields": fields})
         try:
             check_required_fields(call.request)
             response = self._admit(call, behavior)
         except Exception as error:  # the one place where every failure becomes a status
             code, message = call.failure(error)
-            call.log(code, message, call.unplanned(error))
+            self._end(call, code, message, call.unplanned(error))
             call.context.abort(code, message)
         code, message = call.chosen_status() or (grpc.StatusCode.OK, "")
-        call.log(code, bounded(SCRUBBER.scrub(message)))
+        self._end(call, code, bounded(SCRUBBER.scrub(message)))
         return response
+
+    def _end(
+        self, call: _Call, code: grpc.StatusCode, message: str, unplanned: Exception | None = None
+    ) -> None:
+        self._observer.rpc_ended(call.short_method, code.name, call.seconds())
+        call.log(code, message, unplanned)
 
     def _admit(self, call: _Call, behavior: _Behavior) -> Message:
         if call.method in ALWAYS_ADMITTED:

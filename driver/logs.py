@@ -1,27 +1,35 @@
 """Log lines, as text or JSON, that never hold a secret of a request.
 
-Two nets: requests are logged only with their secret fields stripped, and while a call is in progress its
-secret values are blanked out of every line of the process, tracebacks and third-party messages included.
+Three nets: requests are logged only with their secret fields stripped; while a call is in progress its secret
+values are blanked out of every line of the process, tracebacks and third-party messages included; and so is,
+always, what looks like a credential (``redaction.py``).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from driver.redaction import STRIPPED, credentials_in, without_credentials
 from proto import csi_pb2
 
-STRIPPED = "***stripped***"
+LEVELS: Final = ("trace", "debug", "info", "warning", "error")
+
+#: Loggers of the SDKs; below ``trace`` only their warnings count.
+_SDK_LOGGERS: Final = ("azure", "boto3", "botocore", "grpc", "msal", "requests", "urllib3")
 
 #: Keys of maps (volume context, parameters) whose values are treated as secrets, besides the fields that
 #: the specification marks: ``csi.storage.k8s.io/serviceAccount.tokens`` above all.
@@ -122,16 +130,41 @@ class Scrubber:
                 self._values.subtract(values)
                 self._values += Counter()  # drops the counts that reached zero
 
+    def keep(self, values: Collection[str]) -> None:
+        """Blank these, as long as the process runs."""
+        with self._mutex:
+            self._values.update(dict.fromkeys(values, 1))
+
     def scrub(self, text: str) -> str:
-        """``text`` without the secret values now held."""
+        """``text`` without the secret values now held, and without what looks like a credential."""
         with self._mutex:
             values = sorted(self._values, key=len, reverse=True)
         for value in values:
             text = text.replace(value, STRIPPED)
-        return text
+        return without_credentials(text)
 
 
 SCRUBBER = Scrubber()
+
+_request_id: ContextVar[int | None] = ContextVar("request_id", default=None)
+
+
+@contextmanager
+def request_id(number: int) -> Iterator[None]:
+    """Within the block, and in threads that were given its context, log lines bear this request id."""
+    before = _request_id.set(number)
+    try:
+        yield
+    finally:
+        _request_id.reset(before)
+
+
+class _BearsRequestId(logging.Filter):
+    """Notes the request that a line is about, in the thread that logs it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.request_id = _request_id.get()
+        return True
 
 
 class TextFormatter(logging.Formatter):
@@ -167,8 +200,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
+    number = getattr(record, "request_id", None)
+    about = {} if number is None else {"request_id": number}
     fields = getattr(record, "fields", {})
-    return dict(fields) if isinstance(fields, dict) else {}
+    return {**about, **fields} if isinstance(fields, dict) else about
 
 
 def _quoted(value: object) -> str:
@@ -177,7 +212,15 @@ def _quoted(value: object) -> str:
 
 
 def configure(log_format: str, level: str) -> None:
-    """Send the process's log to standard error, as ``text`` or ``json``, from ``level`` on."""
+    """Send the process's log to standard error, as ``text`` or ``json``.
+
+    ``level`` is one of :data:`LEVELS`; ``trace`` is ``debug``, and all that the SDKs say.
+    """
+    SCRUBBER.keep(credentials_in(os.environ))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    handler.addFilter(_BearsRequestId())
+    root = logging.DEBUG if level == "trace" else logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=root, handlers=[handler], force=True)
+    for name in _SDK_LOGGERS:
+        logging.getLogger(name).setLevel(logging.NOTSET if level == "trace" else max(root, logging.WARNING))

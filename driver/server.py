@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from driver.endpoint import Endpoint, EndpointError
 from driver.interceptor import RpcInterceptor
+from driver.observation import Observer
 from proto import csi_pb2
 
 _LOG = logging.getLogger(__name__)
@@ -43,10 +44,14 @@ class Server:
     """
 
     def __init__(
-        self, endpoint: Endpoint, services: Mapping[str, object], concurrent_calls: int = CONCURRENT_CALLS
+        self,
+        endpoint: Endpoint,
+        services: Mapping[str, object],
+        concurrent_calls: int = CONCURRENT_CALLS,
+        observer: Observer | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._interceptor = RpcInterceptor(concurrent_calls)
+        self._interceptor = RpcInterceptor(concurrent_calls, observer or Observer())
         self._threads = futures.ThreadPoolExecutor(concurrent_calls + SPARE_THREADS, thread_name_prefix="rpc")
         self._server = grpc.server(self._threads, interceptors=[self._interceptor])
         for name, service in services.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Final, TypeVar
 
 from providers.deadline import Deadline
@@ -19,6 +20,8 @@ _LOOK_SECONDS: Final = 0.25
 def bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
     """The result of ``call``, which has a thread of its own, so that the caller can leave in time.
 
+    The thread has the caller's context variables, so that its log lines name the same request.
+
     Raises:
         DeadlineError: the deadline came first. Whatever ``call`` raises.
     """
@@ -31,7 +34,7 @@ def bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
             future.set_exception(error)
 
     # A daemon: a call that hangs must not keep the process from ending.
-    threading.Thread(target=run, name="bounded-call", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=(run,), name="bounded-call", daemon=True).start()
     return wait_for(future, deadline)
 
 

@@ -387,6 +387,20 @@ class VolumeHealth(ABC):
         """
 
 
+class BackendCheck(ABC):
+    """Can tell whether the backend serves this process, with the credentials and settings that it has."""
+
+    @abstractmethod
+    def check_backend(self, deadline: Deadline) -> str | None:
+        """None if the backend answers, else what a person must mend: credentials, a permission, a setting.
+
+        One cheap question that changes nothing; it is asked once a minute.
+
+        Raises:
+            UnavailableError, DeadlineError: it could not be asked, which passes by itself.
+        """
+
+
 class VolumeAttacher(ABC):
     """Can attach disks to PodVMs, by serial, where cloud-api-adaptor does not.
 
@@ -418,4 +432,44 @@ class VolumeAttacher(ABC):
 
         Raises:
             UnavailableError: the backend could not be asked. DeadlineError: the guest has not let go of it.
+        """
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One thing that the backend allows or forbids these credentials."""
+
+    name: str
+    """As the backend names it, so that it can be put into a role (``ec2:CreateVolume``)."""
+    granted: bool | None
+    """None: it could not be tried."""
+    detail: str = ""
+    """Public words about it: why it could not be tried, which call needs it."""
+
+
+class BackendDiagnosis(ABC):
+    """Can tell a person why the backend does not do what it should. Nothing here changes anything."""
+
+    @abstractmethod
+    def identity(self, deadline: Deadline) -> str:
+        """Whom the backend takes this process for, by a public name.
+
+        Raises:
+            UnavailableError: it does not accept the credentials, there are none, or it could not be asked.
+        """
+
+    @abstractmethod
+    def permissions(self, deadline: Deadline) -> tuple[Permission, ...]:
+        """All that the driver needs, each tried without doing it.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
+        """
+
+    @abstractmethod
+    def backend_time(self, deadline: Deadline) -> float | None:
+        """The backend's clock, in seconds since the epoch; None if its answers do not tell.
+
+        Raises:
+            UnavailableError: the backend could not be asked.
         """

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from providers.aws.settings import Timings
 from providers.bounded import wait_for
 from providers.deadline import Deadline
+from providers.observation import observer
 
 Found = TypeVar("Found")
 
@@ -29,12 +30,14 @@ class Batcher(Generic[Found]):
 
     Args:
         fetch: asks EC2 about at most ``most`` keys.
+        question: what is asked, for those who count.
     """
 
-    def __init__(self, fetch: Fetch[Found], most: int, timings: Timings) -> None:
+    def __init__(self, fetch: Fetch[Found], most: int, timings: Timings, question: str) -> None:
         self._fetch = fetch
         self._most = most
         self._timings = timings
+        self._question = question
         self._lock = threading.Lock()
         self._asked: dict[str, list[tuple[Future[Found | None], Deadline]]] = {}
         self._is_running = False
@@ -88,6 +91,7 @@ class Batcher(Generic[Found]):
         if not waiting:
             return
         everyone = [asker for askers in waiting.values() for asker in askers]
+        observer().asked_together(self._question, len(waiting))
         # As patient as the most patient of those who ask; the others leave by themselves.
         last = max((until for _, until in everyone), key=Deadline.remaining)
         try:

@@ -11,11 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from providers import observation
 from providers.aws.failures import NoAnswer, NotSent, Refused, Throttled, as_provider_error, classified
 from providers.aws.pacing import Pacer
 from providers.bounded import bounded
 from providers.deadline import Deadline
 from providers.errors import UnavailableError
+from providers.observation import Outcome, observer
 
 _ATTEMPTS = 3
 """Of a call that did not get through."""
@@ -42,7 +44,12 @@ class Ec2:
         """
         deadline.check()
         method = getattr(self._client, action)
-        return bounded(lambda: _classifying(method, arguments), deadline)
+
+        def call() -> Answer:
+            with observation.call(_api_name(action), _outcome):
+                return _classifying(method, arguments)
+
+        return bounded(call, deadline)
 
     def ask(self, action: str, deadline: Deadline, **arguments: Any) -> Answer:
         """A call that changes nothing.
@@ -65,6 +72,7 @@ class Ec2:
             if pause >= deadline.remaining():
                 raise as_provider_error(action, failure) from failure
             sleep(pause, deadline)
+            observer().call_repeated(_api_name(action))
 
     def change(self, action: str, deadline: Deadline, *, repeatable: bool, **arguments: Any) -> Answer:
         """A call that changes something; throttled ones wait for their turn.
@@ -86,6 +94,7 @@ class Ec2:
                 return self.send(action, deadline, **arguments)
             except Throttled:
                 throttled = True
+                observer().call_repeated(_api_name(action))
                 continue
             except NotSent as error:
                 attempt += 1
@@ -98,6 +107,7 @@ class Ec2:
             finally:
                 pacer.end(begun, throttled=throttled)
             sleep(next(pauses), deadline)
+            observer().call_repeated(_api_name(action))
 
     def pages(self, action: str, member: str, deadline: Deadline, **arguments: Any) -> Iterator[Answer]:
         """The items, under ``member``, of all pages of a describe call.
@@ -132,6 +142,17 @@ def _classifying(method: Callable[..., Answer], arguments: Answer) -> Answer:
         if known is error:
             raise
         raise known from error
+
+
+def _api_name(action: str) -> str:
+    """EC2's name of a call: ``DescribeVolumes`` for ``describe_volumes``."""
+    return "".join(part.capitalize() for part in action.split("_"))
+
+
+def _outcome(error: BaseException) -> Outcome:
+    if isinstance(error, Refused):
+        return Outcome(error.code or "Refused", throttled=isinstance(error, Throttled))
+    return Outcome(type(error).__name__)
 
 
 def _pauses() -> Iterator[float]:

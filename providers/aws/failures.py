@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from botocore import exceptions as botocore
 from botocore.parsers import ResponseParserError
 
@@ -74,12 +76,24 @@ _NOT_SENT = (
 )
 
 
+_NO_CREDENTIALS = (
+    botocore.NoCredentialsError,
+    botocore.PartialCredentialsError,
+    botocore.UnauthorizedSSOTokenError,
+)
+
+#: In the message of UnauthorizedOperation.
+_PERMISSION = re.compile(r"not authorized to perform: ([a-z0-9]{2,20}:[A-Za-z]{1,60})", re.ASCII)
+
+
 class Refused(Exception):
     """EC2 answered with an error: nothing was done."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, permission: str = "") -> None:
         super().__init__(code)
         self.code = code
+        self.permission = permission
+        """The one that EC2 says is missing (``ec2:CreateTags``), for people; empty if it does not say."""
 
 
 class Throttled(Refused):
@@ -103,7 +117,8 @@ def classified(error: Exception) -> Exception:
         metadata = error.response.get("ResponseMetadata")
         if metadata is not None and metadata["HTTPStatusCode"] >= 500:
             return NoAnswer(f"EC2 answered {code or 'nothing'}")
-        return Refused(code)
+        named = _PERMISSION.search(str(error.response.get("Error", {}).get("Message", "")))
+        return Refused(code, named[1] if named else "")
     if isinstance(error, botocore.ParamValidationError):
         return Refused("ValidationError")
     if isinstance(error, _NOT_SENT):
@@ -111,6 +126,11 @@ def classified(error: Exception) -> Exception:
     if isinstance(error, (botocore.BotoCoreError, ResponseParserError)):
         return NoAnswer(type(error).__name__)
     return error
+
+
+def lacks_credentials(error: NotSent) -> bool:
+    """Whether nothing was sent because the process has no credentials, which no waiting mends."""
+    return isinstance(error.__cause__, _NO_CREDENTIALS)
 
 
 def as_provider_error(action: str, error: Refused | NotSent | NoAnswer) -> ProviderError:
@@ -128,6 +148,11 @@ def as_provider_error(action: str, error: Refused | NotSent | NoAnswer) -> Provi
         return InvalidParameterError(f"{action}: EC2 says {code}; check the StorageClass's aws… parameters")
     if code in _LATER:
         return UnavailableError(f"{action}: EC2 says {code}; it can't be done now and is tried again")
+    if error.permission:
+        return UnavailableError(
+            f"{action}: EC2 refused with {code}: the permission {error.permission} is missing; compare the "
+            "controller's role with deploy/aws/iam-policy.json"
+        )
     # Permissions among them: a role that lacks one says nothing about the object.
     return UnavailableError(
         f"{action}: EC2 refused with {code or 'no code'}; if that is a permission, compare the controller's "

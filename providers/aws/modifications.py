@@ -24,6 +24,7 @@ from providers.errors import (
     UnavailableError,
     VolumeNotFoundError,
 )
+from providers.observation import waiting
 
 _IN_EFFECT = frozenset({"optimizing", "completed"})
 _UNDER_WAY = frozenset({"modifying", "optimizing"})
@@ -184,19 +185,23 @@ class Modifications:
 
     def _wait_until_in_effect(self, volume_id: str, change: Change, deadline: Deadline) -> int:
         try:
-            while True:
-                current = self._region.volumes_by_id.get(volume_id, deadline)
-                if current is not None and not change.left(current).arguments():
-                    return current.size_gib
-                latest = self._region.modifications.get(volume_id, deadline)
-                if latest is None or change.left(latest).arguments():
-                    continue  # not seen yet
-                if latest.state == "failed":
-                    raise OutcomeUnknownError(f"EC2 failed to modify volume {volume_id}; call again")
-                if latest.state in _IN_EFFECT and change.size_gib is None:
-                    return latest.size_gib
+            with waiting("modification-in-effect"):
+                return self._look_until_in_effect(volume_id, change, deadline)
         except UnavailableError as error:
             raise OutcomeUnknownError(f"{error}; the volume is being modified, call again") from error
+
+    def _look_until_in_effect(self, volume_id: str, change: Change, deadline: Deadline) -> int:
+        while True:
+            current = self._region.volumes_by_id.get(volume_id, deadline)
+            if current is not None and not change.left(current).arguments():
+                return current.size_gib
+            latest = self._region.modifications.get(volume_id, deadline)
+            if latest is None or change.left(latest).arguments():
+                continue  # not seen yet
+            if latest.state == "failed":
+                raise OutcomeUnknownError(f"EC2 failed to modify volume {volume_id}; call again")
+            if latest.state in _IN_EFFECT and change.size_gib is None:
+                return latest.size_gib
 
     def _current(self, volume_id: str, deadline: Deadline) -> VolumeRecord:
         record = self._region.volumes_by_id.get(volume_id, deadline)

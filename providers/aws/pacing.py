@@ -12,6 +12,7 @@ import time
 
 from providers.deadline import Deadline
 from providers.errors import UnavailableError
+from providers.observation import waiting
 
 _FREE_IN_FLIGHT = 8
 _PACED_IN_FLIGHT = 2
@@ -50,12 +51,13 @@ class Pacer:
         Raises:
             UnavailableError: that is not before the deadline; nothing was sent.
         """
-        if not self._turn.acquire(timeout=deadline.remaining()):
-            raise _too_many()
-        try:
-            return self._begin(deadline)
-        finally:
-            self._turn.release()
+        with waiting("turn"):
+            if not self._turn.acquire(timeout=deadline.remaining()):
+                raise _too_many()
+            try:
+                return self._begin(deadline)
+            finally:
+                self._turn.release()
 
     def _begin(self, deadline: Deadline) -> float:
         with self._changed:

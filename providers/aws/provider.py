@@ -14,10 +14,11 @@ from providers.aws import disk_types, handles
 from providers.aws import tags as tag_keys
 from providers.aws.calls import Ec2
 from providers.aws.class_rules import REGION, ZONE, AwsClassRules, check_zone
+from providers.aws.diagnosis import AwsDiagnosis, Diagnosed
 from providers.aws.disk_types import GIB
 from providers.aws.failures import NO_VOLUME, NoAnswer, Refused, as_provider_error
 from providers.aws.handles import Handle
-from providers.aws.health import conditions
+from providers.aws.health import conditions, refusal
 from providers.aws.modifications import Change, Modifications
 from providers.aws.records import SnapshotRecord, VolumeRecord
 from providers.aws.region import Region
@@ -34,6 +35,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     ContentSource,
     Item,
@@ -61,12 +63,12 @@ _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
 
 MakeClient = Callable[[str], Any]
-"""A boto3 EC2 client of that region."""
+"""A boto3 client of that region."""
 
 
-def default_clients() -> MakeClient:
+def default_clients(service: str = "ec2") -> MakeClient:
     """Clients with credentials from the SDK's default chain: IRSA, pod identity, instance profile …"""
-    session = boto3.Session()
+    session: Any = boto3.Session()
     # Retries are ours (``calls.py``).
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -75,7 +77,7 @@ def default_clients() -> MakeClient:
         read_timeout=_ANSWER_SECONDS,
         user_agent_extra="confidential-csi",
     )
-    return lambda region: session.client("ec2", region_name=region, config=config)
+    return lambda region: session.client(service, region_name=region, config=config)
 
 
 def existing_regions() -> frozenset[str]:
@@ -99,6 +101,8 @@ class AwsProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    BackendCheck,
+    AwsDiagnosis,
 ):
     """EBS volumes of one account, in any region."""
 
@@ -300,6 +304,17 @@ class AwsProvider(
             for region, wanted in ids.items()
             for volume_id, condition in conditions(self._region(region).region.ec2, wanted, deadline).items()
         }
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        return refusal(self._region(self._settings.region).region.ec2, deadline)
+
+    def _diagnosed(self) -> Diagnosed:
+        region = self._settings.region
+        return Diagnosed(
+            self._region(region).region.ec2,
+            lambda: Ec2(region, default_clients("sts")(region)),
+            self._settings.zone or f"{region}a",
+        )
 
     def _parsed(self, parse: Callable[[str], Handle | None], handle: str) -> Handle | None:
         """The handle, if its region exists: another one would have a host asked that nobody knows."""

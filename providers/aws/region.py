@@ -66,12 +66,16 @@ class Region:
         self.ec2 = ec2
         self.settings = settings
         self.name = ec2.region
-        self.volumes_by_id = Batcher(self._volumes_by_id, _IDS, timings)
-        self.volumes_by_key = Batcher(self._volumes_by_key, _VALUES, timings)
-        self.snapshots_by_id = Batcher(self._snapshots_by_id, _IDS, timings)
-        self.snapshots_by_key = Batcher(self._by_key(tag_keys.SNAPSHOT_KEY), _VALUES, timings)
-        self.temporary_by_key = Batcher(self._by_key(tag_keys.TEMPORARY_KEY), _VALUES, timings)
-        self.modifications = Batcher(self._modifications, _VALUES, timings)
+        self.volumes_by_id = Batcher(self._volumes_by_id, _IDS, timings, "volumes-by-id")
+        self.volumes_by_key = Batcher(self._volumes_by_key, _VALUES, timings, "volumes-by-name")
+        self.snapshots_by_id = Batcher(self._snapshots_by_id, _IDS, timings, "snapshots-by-id")
+        self.snapshots_by_key = Batcher(
+            self._by_key(tag_keys.SNAPSHOT_KEY), _VALUES, timings, "snapshots-by-name"
+        )
+        self.temporary_by_key = Batcher(
+            self._by_key(tag_keys.TEMPORARY_KEY), _VALUES, timings, "temporary-snapshots"
+        )
+        self.modifications = Batcher(self._modifications, _VALUES, timings, "modifications")
 
     def all_volumes(self, deadline: Deadline) -> Iterator[VolumeRecord]:
         """Every volume of this cluster and of the Go driver."""

@@ -16,6 +16,7 @@ from providers.aws.region import Region
 from providers.aws.volumes import LOOKS, may_exist, tag_specification, wait_until_gone
 from providers.deadline import Deadline
 from providers.errors import OutcomeUnknownError, UnavailableError, VolumeNotFoundError
+from providers.observation import waiting
 
 _log = logging.getLogger(__name__)
 
@@ -80,12 +81,14 @@ class Snapshots:
         Raises:
             UnavailableError: it failed; nothing can be made from it.
         """
-        while record.state != COMPLETED:
-            if record.state in _FAILED:
-                raise UnavailableError(
-                    f"snapshot {record.snapshot_id} is in state {record.state}; delete it and take another"
-                )
-            record = self._again(record, deadline)
+        with waiting("snapshot-complete"):
+            while record.state != COMPLETED:
+                if record.state in _FAILED:
+                    raise UnavailableError(
+                        f"snapshot {record.snapshot_id} is in state {record.state}; delete it and take "
+                        "another"
+                    )
+                record = self._again(record, deadline)
         return record
 
     def delete(self, snapshot_id: str, deadline: Deadline) -> None:

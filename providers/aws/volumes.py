@@ -31,6 +31,7 @@ from providers.errors import (
     UnavailableError,
 )
 from providers.interface import VolumeRequest
+from providers.observation import waiting
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ class Volumes:
             token = client_token(self._region.settings.cluster_id, request.name, number)
             volume_id = self._send({**arguments, "ClientToken": token}, zones, deadline)
             with may_exist("the volume"):
-                found = self._wait_until_seen(key, volume_id, deadline)
+                with waiting("volume-visible"):
+                    found = self._wait_until_seen(key, volume_id, deadline)
                 if found is None:
                     continue  # burned
                 if volume_id is not None and found.volume_id != volume_id:
@@ -166,14 +168,15 @@ class Volumes:
             OutcomeUnknownError: it came to nothing, or is not usable before the deadline.
         """
         found: VolumeRecord | None = record
-        while found is not None and found.state not in USABLE:
-            if found.state == "error":
-                self._delete(record.volume_id, deadline)
-                raise OutcomeUnknownError(
-                    "EC2 could not make the volume (its state is error); it is made anew. If awsKmsKeyId is "
-                    "set, check that the key is enabled and that the controller's role may use it"
-                )
-            found = self._again(record, deadline)
+        with waiting("volume-usable"):
+            while found is not None and found.state not in USABLE:
+                if found.state == "error":
+                    self._delete(record.volume_id, deadline)
+                    raise OutcomeUnknownError(
+                        "EC2 could not make the volume (its state is error); it is made anew. If awsKmsKeyId "
+                        "is set, check that the key is enabled and that the controller's role may use it"
+                    )
+                found = self._again(record, deadline)
         if found is None:
             raise OutcomeUnknownError("the volume was deleted by another call as it was created; call again")
         return found
@@ -224,7 +227,7 @@ class Volumes:
 def wait_until_gone(batcher: Batcher[Any], key: str, timings: Timings, deadline: Deadline) -> None:
     """Until EC2's answers stop showing what was deleted, but not for longer than they can lag behind."""
     until = time.monotonic() + timings.consistency
-    with suppress(UnavailableError, DeadlineError):
+    with waiting("deletion-visible"), suppress(UnavailableError, DeadlineError):
         while time.monotonic() < until and batcher.get(key, deadline) is not None:
             pass  # the questions pace themselves
 

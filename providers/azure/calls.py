@@ -25,13 +25,16 @@ from providers.azure.failures import (
     as_provider_error,
     retry_after,
 )
+from providers.azure.observed import ObservedRequests
 from providers.azure.sending import Json, Operation, Result, Sending, accepted, pause, send
 from providers.azure.settings import Timings
 from providers.deadline import Deadline
 from providers.errors import DeadlineError, OutcomeUnknownError
+from providers.observation import observer, waiting
 
 _ATTEMPTS = 3
 _TERMINAL = frozenset({"succeeded", "failed", "canceled"})
+_VERBS = {"begin_create_or_update": "put", "begin_update": "patch", "begin_delete": "delete"}
 
 
 class Arm:
@@ -52,6 +55,7 @@ class Arm:
             subscription,
             endpoint,
             policies=[
+                ObservedRequests(),
                 policies.RequestIdPolicy(),
                 policies.UserAgentPolicy("confidential-csi"),
                 policies.ProxyPolicy(),
@@ -75,6 +79,7 @@ class Arm:
         try:
             found: Json = self._ask(
                 f"reading {name}",
+                f"{kind}.get",
                 lambda sending: self._operations[kind].get(group, name, **sending.options).as_dict(),
                 deadline,
             )
@@ -96,9 +101,29 @@ class Arm:
             return [item.as_dict() for item in found]
 
         try:
-            return self._ask(f"listing {kind}", pages, deadline)
+            return self._ask(f"listing {kind}", f"{kind}.list", pages, deadline)
         except Refused as error:
             raise as_provider_error(f"listing {kind}", error) from error
+
+    def read(self, path: str, api_version: str, deadline: Deadline) -> tuple[Json, str]:
+        """What Azure has at a path of another kind, and the ``Date`` of its answer; asked once.
+
+        Raises:
+            Refused: Azure answered with an error. UnavailableError: it could not be asked.
+        """
+
+        def get(sending: Sending) -> tuple[Json, str]:
+            options = dict(sending.options)
+            options.pop("api_version", None)
+            request = HttpRequest("GET", path, params={"api-version": api_version})
+            response = self._client.send_request(request, **options)
+            response.raise_for_status()
+            return response.json(), response.headers.get("Date", "")
+
+        try:
+            return send(get, self.timings.answer, deadline)
+        except (NotSent, NoAnswer) as error:
+            raise as_provider_error(f"reading {path}", error) from error
 
     def put(self, kind: str, group: str, name: str, body: Json, deadline: Deadline) -> None:
         """Create the object, and wait until it is made. Doing it twice is doing it once.
@@ -131,7 +156,9 @@ class Arm:
             if not error.not_found:
                 raise
 
-    def _ask(self, action: str, call: Callable[[Sending], Result], deadline: Deadline) -> Result:
+    def _ask(
+        self, action: str, operation: str, call: Callable[[Sending], Result], deadline: Deadline
+    ) -> Result:
         """A call that changes nothing.
 
         Raises:
@@ -153,6 +180,7 @@ class Arm:
                 wanted = error.retry_after if isinstance(error, NoAnswer) else None
             if not pause(next(pauses), wanted, deadline):
                 raise as_provider_error(action, failure) from failure
+            observer().call_repeated(operation)
 
     def _change(
         self, action: str, method: str, kind: str, arguments: tuple[object, ...], deadline: Deadline
@@ -161,14 +189,19 @@ class Arm:
             return accepted(getattr(self._operations[kind], method), arguments, sending.options)
 
         repeated = method != "begin_create_or_update"
-        operation = self._begin(action, call, deadline, repeat_conflicts=repeated)
-        if operation.url and not self._follow(action, operation, deadline):
-            group, name = str(arguments[0]), str(arguments[1])
-            self._watch(action, kind, group, name, deadline, gone_is_done=method == "begin_delete")
+        named = f"{kind}.{_VERBS[method]}"
+        operation = self._begin(action, named, call, deadline, repeat_conflicts=repeated)
+        if not operation.url:
+            return
+        with waiting(named):
+            if not self._follow(action, operation, deadline):
+                group, name = str(arguments[0]), str(arguments[1])
+                self._watch(action, kind, group, name, deadline, gone_is_done=method == "begin_delete")
 
     def _begin(
         self,
         action: str,
+        named: str,
         call: Callable[[Sending], Operation],
         deadline: Deadline,
         *,
@@ -201,6 +234,7 @@ class Arm:
                         f"{action}: {failure}; it may have been done, call again"
                     ) from failure
                 raise as_provider_error(action, failure) from failure
+            observer().call_repeated(named)
 
     def _follow(self, action: str, operation: Operation, deadline: Deadline) -> bool:
         """Wait until the operation is over; False if Azure does not tell (any more) how it goes."""

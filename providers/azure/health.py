@@ -1,8 +1,15 @@
-"""What Azure says about a disk's health, in words."""
+"""What Azure says about a disk's health, in words; and whether it serves this process at all."""
 
 from __future__ import annotations
 
+from azure.core.exceptions import ClientAuthenticationError
+
+from providers.azure.calls import Arm
+from providers.azure.failures import NotSent, Refused, Throttled
+from providers.azure.places import Place
 from providers.azure.records import FAILED, DiskRecord
+from providers.deadline import Deadline
+from providers.errors import ProviderError
 from providers.interface import VolumeCondition
 
 _EXPORTED = "Azure exports the disk by a link (state {state}), so no machine can use it; revoke the access"
@@ -35,3 +42,25 @@ def condition(record: DiskRecord) -> VolumeCondition:
         False,
         words.format(machine=record.attached_to or "a machine", state=record.disk_state or "available"),
     )
+
+
+#: No name of a disk of ours, and so one question whose answer stays small.
+_NO_DISK = "confidential-csi-check"
+
+
+def refusal(arm: Arm, place: Place, deadline: Deadline) -> str | None:
+    """Why Azure refuses this process in a resource group, which a person must mend; None if it answers.
+
+    Raises:
+        UnavailableError: it could not be asked.
+    """
+    try:
+        arm.get("disks", place.group, _NO_DISK, deadline)
+    except ProviderError as error:
+        cause = error.__cause__
+        refused = isinstance(cause, Refused) and not isinstance(cause, Throttled)
+        nobody = isinstance(cause, NotSent) and isinstance(cause.__cause__, ClientAuthenticationError)
+        if refused or nobody:
+            return f"resource group {place.group}: {error}"
+        raise
+    return None

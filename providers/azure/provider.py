@@ -14,8 +14,9 @@ from providers.azure import disk_types, handles, resources
 from providers.azure import tags as tag_keys
 from providers.azure.class_rules import LOCATION, RESOURCE_GROUP, SUBSCRIPTION, AzureClassRules
 from providers.azure.copies import Snapshots
+from providers.azure.diagnosis import AzureDiagnosis, Diagnosed
 from providers.azure.disk_types import GIB, SKUS, DiskType
-from providers.azure.health import condition
+from providers.azure.health import condition, refusal
 from providers.azure.places import Place, labels_of, normalized_location
 from providers.azure.records import DELETING, FAILED, DiskRecord, SnapshotRecord
 from providers.azure.sending import Json
@@ -32,6 +33,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     Page,
     Snapshot,
@@ -69,6 +71,8 @@ class AzureProvider(
     ZonedVolumes,
     VolumeFence,
     VolumeHealth,
+    BackendCheck,
+    AzureDiagnosis,
 ):
     """Managed disks in the resource groups of ``settings``."""
 
@@ -79,11 +83,12 @@ class AzureProvider(
         transport: Callable[[], HttpTransport[Any, Any]] | None = None,
     ) -> None:
         self._settings = settings
+        self._credential = credential
         self._labels = labels_of(settings.places)
         self._places = {place.folded: place for place in settings.places}
-        subscriptions = resources.Subscriptions(settings, credential, transport)
-        self._disks = resources.disks(subscriptions)
-        self._snapshot_resources = resources.snapshots(subscriptions)
+        self._subscriptions = resources.Subscriptions(settings, credential, transport)
+        self._disks = resources.disks(self._subscriptions)
+        self._snapshot_resources = resources.snapshots(self._subscriptions)
         self._volumes = Volumes(self._disks)
         self._snapshots = Snapshots(self._snapshot_resources)
 
@@ -136,6 +141,10 @@ class AzureProvider(
         record = self._find_volume(handle, deadline)
         if record is not None:
             self._volumes.delete(record, deadline)
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        found = (refusal(self._subscriptions.arm(place), place, deadline) for place in self._settings.places)
+        return next(filter(None, found), None)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
         return self._volume(handle, deadline).volume()
@@ -237,6 +246,10 @@ class AzureProvider(
             found = [self._find_volume(handle, deadline) for handle in wanted]
             records = [record for record in found if record is not None]
         return {record.handle: condition(record) for record in records if record.handle in wanted}
+
+    def _diagnosed(self) -> Diagnosed:
+        places = [(place, self._subscriptions.arm(place)) for place in self._settings.places]
+        return Diagnosed(self._credential, self._settings.endpoint, places)
 
     def _find_volume(self, handle: str, deadline: Deadline) -> DiskRecord | None:
         deadline.check()

@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 import libvirt
 
+from providers import observation
 from providers.deadline import Deadline
 from providers.errors import UnavailableError
 from providers.libvirt.failures import code_of, translated
+from providers.observation import Outcome, waiting
 
 Result = TypeVar("Result")
 Connect = Callable[[], libvirt.virConnect]
@@ -70,11 +73,17 @@ class Connections:
         self._slots_of_copies = threading.BoundedSemaphore(_MOST_COPIES_AT_A_TIME)
 
     def run(
-        self, work: Callable[[libvirt.virConnect], Result], deadline: Deadline, *, copies: bool = False
+        self,
+        operation: str,
+        work: Callable[[libvirt.virConnect], Result],
+        deadline: Deadline,
+        *,
+        copies: bool = False,
     ) -> Result:
         """What ``work`` returns, given a connection. It goes on by itself when the deadline passes.
 
         Args:
+            operation: what ``work`` does, for those who count.
             copies: it may take very long; a few of these at a time keep no other call waiting.
 
         Raises:
@@ -83,21 +92,23 @@ class Connections:
         """
         slots = self._slots_of_copies if copies else self._slots
         deadline.check()
-        while not slots.acquire(timeout=min(_POLL_SECONDS, deadline.remaining())):
-            deadline.check()
+        with waiting("connection"):
+            while not slots.acquire(timeout=min(_POLL_SECONDS, deadline.remaining())):
+                deadline.check()
 
         def on_connection() -> Result:
             try:
-                return self._with_connection(work)
+                with observation.call(operation, _outcome):
+                    return self._with_connection(work)
             finally:
                 slots.release()
 
-        operation = _Operation(on_connection)
-        operation.start()
-        while not operation.ended.wait(min(_POLL_SECONDS, deadline.remaining())):
+        running = _Operation(on_connection)
+        running.start()
+        while not running.ended.wait(min(_POLL_SECONDS, deadline.remaining())):
             deadline.check()
-        operation.join()
-        return operation.result()
+        running.join()
+        return running.result()
 
     def _with_connection(self, work: Callable[[libvirt.virConnect], Result]) -> Result:
         connection = self._taken()
@@ -138,13 +149,14 @@ class _Operation(threading.Thread, Generic[Result]):
     def __init__(self, work: Callable[[], Result]) -> None:
         super().__init__(name="libvirt-operation", daemon=True)
         self.ended = threading.Event()
+        self._context = copy_context()  # log lines of the thread name its caller's request
         self._work = work
         self._result: Result
         self._error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            self._result = self._work()
+            self._result = self._context.run(self._work)
         except BaseException as error:
             self._error = error
         finally:
@@ -155,6 +167,13 @@ class _Operation(threading.Thread, Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def _outcome(error: BaseException) -> Outcome:
+    cause = error.__cause__
+    if isinstance(cause, libvirt.libvirtError):
+        return Outcome(f"VIR_ERR_{code_of(cause)}")
+    return Outcome(type(error).__name__)
 
 
 def _is_alive(connection: libvirt.virConnect) -> bool:

@@ -136,7 +136,7 @@ def _reported(connections: Connections, pool_name: str, name: str, source: Store
     def report() -> None:
         while not ended.wait(_REPORT_SECONDS):
             with suppress(ProviderError):
-                done = connections.run(written, Deadline.after(_REPORT_SECONDS)) >> 20
+                done = connections.run("copy_progress", written, Deadline.after(_REPORT_SECONDS)) >> 20
                 seconds = time.monotonic() - began
                 _log.info("copying %s: %d MiB written after %.0f s", source.base, done, seconds)
 

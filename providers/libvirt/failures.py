@@ -40,6 +40,17 @@ def is_busy(error: libvirt.libvirtError) -> bool:
     return has_code(error, libvirt.VIR_ERR_OPERATION_INVALID)
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether libvirt does not let this process in, which no waiting mends."""
+    return isinstance(error, libvirt.libvirtError) and has_code(
+        error,
+        libvirt.VIR_ERR_AUTH_FAILED,
+        libvirt.VIR_ERR_AUTH_CANCELLED,
+        libvirt.VIR_ERR_AUTH_UNAVAILABLE,
+        libvirt.VIR_ERR_ACCESS_DENIED,
+    )
+
+
 def translated(error: libvirt.libvirtError, doing: str) -> ProviderError:
     """The error of this interface for one of libvirt's that has no meaning of its own at that place."""
     if system_error(error) in _NO_ROOM:

@@ -21,9 +21,11 @@ from providers.errors import (
     InvalidParameterError,
     QuotaExceededError,
     SizeOutOfRangeError,
+    UnavailableError,
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     CapacityReporter,
     Item,
@@ -48,6 +50,7 @@ from providers.libvirt.connections import Connect, Connections, opener
 from providers.libvirt.copying import copy_disk
 from providers.libvirt.documents import volume_xml
 from providers.libvirt.domains import Attachments, require_free
+from providers.libvirt.failures import is_refusal
 from providers.libvirt.growth import grow
 from providers.libvirt.handles import SNAPSHOT_PREFIX, VOLUME_PREFIX, Handle
 from providers.libvirt.pools import (
@@ -85,6 +88,7 @@ class LibvirtProvider(
     VolumeFence,
     VolumeHealth,
     VolumeAttacher,
+    BackendCheck,
 ):
     """Volumes in the storage pools of one libvirt host.
 
@@ -141,7 +145,7 @@ class LibvirtProvider(
             pool = rooms.pool_for(directory)
             return self._create(rooms, rooms.volumes(pool), request, deadline)
 
-        return self._connections.run(work, deadline, copies=request.source is not None)
+        return self._connections.run("create_volume", work, deadline, copies=request.source is not None)
 
     def _rooms(self, connection: libvirt.virConnect, deadline: Deadline) -> Rooms:
         rooms = Rooms(connection, self._layout)
@@ -208,14 +212,14 @@ class LibvirtProvider(
                 store = rooms.volumes(pool)
                 store.delete(parsed.base, lambda stored: check(connection, stored), deadline)
 
-        self._connections.run(work, deadline)
+        self._connections.run("delete_volume", work, deadline)
 
     def get_volume_info(self, handle: str, deadline: Deadline) -> Volume:
         def work(connection: libvirt.virConnect) -> Volume:
             stored = self._rooms(connection, deadline).volume(handle)
             return descriptions.volume(stored, Attachments(connection))
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("get_volume_info", work, deadline)
 
     def volume_exists(self, handle: str, deadline: Deadline) -> bool:
         try:
@@ -231,7 +235,7 @@ class LibvirtProvider(
             _check_pool_holds(size_bytes, stored.pool)
             return grow(connection, stored, size_bytes)
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("expand_volume", work, deadline)
 
     def create_snapshot(self, name: str, source_handle: str, deadline: Deadline) -> Snapshot:
         base = backend_name(SNAPSHOT_PREFIX, name)
@@ -267,7 +271,7 @@ class LibvirtProvider(
             with self._abandoned.making(store, base, deadline):
                 return descriptions.snapshot(store.create(base, encode(tags), make_disk, deadline))
 
-        return self._connections.run(work, deadline, copies=True)
+        return self._connections.run("create_snapshot", work, deadline, copies=True)
 
     def delete_snapshot(self, handle: str, deadline: Deadline) -> None:
         parsed = handles.parse(SNAPSHOT_PREFIX, handle)
@@ -281,13 +285,13 @@ class LibvirtProvider(
                 store = rooms.snapshots(pool)
                 store.delete(parsed.base, lambda stored: _check_snapshot(connection, stored), deadline)
 
-        self._connections.run(work, deadline)
+        self._connections.run("delete_snapshot", work, deadline)
 
     def get_snapshot(self, handle: str, deadline: Deadline) -> Snapshot:
         def work(connection: libvirt.virConnect) -> Snapshot:
             return descriptions.snapshot(self._rooms(connection, deadline).snapshot(handle))
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("get_snapshot", work, deadline)
 
     def list_snapshots(
         self, source_handle: str | None, max_entries: int, token: str, deadline: Deadline
@@ -305,7 +309,7 @@ class LibvirtProvider(
                 handles.is_snapshot, stores, describe, max_entries=max_entries, token=token, deadline=deadline
             )
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("list_snapshots", work, deadline)
 
     def list_volumes(self, max_entries: int, token: str, deadline: Deadline) -> Page[Volume]:
         def work(connection: libvirt.virConnect) -> Page[Volume]:
@@ -320,7 +324,7 @@ class LibvirtProvider(
                 handles.is_volume, stores, describe, max_entries=max_entries, token=token, deadline=deadline
             )
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("list_volumes", work, deadline)
 
     def available_bytes(self, parameters: Mapping[str, str], deadline: Deadline) -> int:
         self.validate_parameters(parameters)
@@ -332,7 +336,7 @@ class LibvirtProvider(
             free = pool.available_bytes()
             return free - free % self.size_step_bytes
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("available_bytes", work, deadline)
 
     def set_published_node(self, handle: str, node_id: str, replacing: str, deadline: Deadline) -> None:
         def work(connection: libvirt.virConnect) -> None:
@@ -341,7 +345,7 @@ class LibvirtProvider(
             notes.replace(connection, stored.pool, stored.base, node_id, replacing)
             rooms.volumes(stored.pool).tidied(stored)
 
-        self._connections.run(work, deadline)
+        self._connections.run("set_published_node", work, deadline)
 
     def volume_conditions(
         self, volumes: Sequence[Volume], deadline: Deadline
@@ -349,11 +353,22 @@ class LibvirtProvider(
         def work(connection: libvirt.virConnect) -> Mapping[str, VolumeCondition]:
             return conditions(self._rooms(connection, deadline), volumes)
 
-        return self._connections.run(work, deadline)
+        return self._connections.run("volume_conditions", work, deadline)
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        def work(connection: libvirt.virConnect) -> str | None:
+            return Rooms(connection, self._layout).unusable_pool()
+
+        try:
+            return self._connections.run("check_backend", work, deadline)
+        except UnavailableError as error:
+            if is_refusal(error.__cause__):
+                return str(error)
+            raise
 
     def attached_serials(self, owner: str, deadline: Deadline) -> Mapping[str, frozenset[str]]:
         return self._connections.run(
-            lambda connection: attachment.attached_serials(connection, owner), deadline
+            "attached_serials", lambda connection: attachment.attached_serials(connection, owner), deadline
         )
 
     def attach_disk(self, disk_id: str, machine: str, owner: str, deadline: Deadline) -> None:
@@ -361,13 +376,13 @@ class LibvirtProvider(
             stored = Rooms(connection, self._layout).disk(disk_id)
             attachment.attach(connection, stored, machine, disk_serial(disk_id), owner)
 
-        self._connections.run(work, deadline)
+        self._connections.run("attach_disk", work, deadline)
 
     def detach_disk(self, serial: str, machine: str, owner: str, deadline: Deadline) -> None:
         def work(connection: libvirt.virConnect) -> None:
             attachment.detach(connection, machine, serial, owner, deadline)
 
-        self._connections.run(work, deadline)
+        self._connections.run("detach_disk", work, deadline)
 
 
 def _page(

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import libvirt
 
-from providers.errors import InvalidParameterError, SnapshotNotFoundError, VolumeNotFoundError
+from providers.errors import (
+    InvalidParameterError,
+    SnapshotNotFoundError,
+    UnavailableError,
+    VolumeNotFoundError,
+)
 from providers.interface import ContentSource, SourceKind
 from providers.libvirt import handles
 from providers.libvirt.handles import SNAPSHOT_PREFIX, VOLUME_PREFIX, Handle
@@ -140,6 +145,15 @@ class Rooms:
                 "through for volumes"
             )
         return pool
+
+    def unusable_pool(self) -> str | None:
+        """What is wrong with the pools for new volumes; None if nothing is."""
+        try:
+            self.pools.default()
+            self.pools.own()
+        except UnavailableError as error:
+            return str(error)
+        return None
 
     def driver_pools(self) -> list[Pool]:
         """The default pool, those of the Go driver's directories, and those that this driver defined.

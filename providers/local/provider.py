@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from providers.errors import (
     VolumeNotFoundError,
 )
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     CapacityReporter,
     ContentSource,
@@ -41,11 +42,14 @@ from providers.interface import (
     SourceKind,
     Volume,
     VolumeCloner,
+    VolumeCondition,
     VolumeExpander,
+    VolumeHealth,
     VolumeLister,
     VolumeRequest,
     VolumeSnapshotter,
 )
+from providers.local import health
 from providers.local.class_rules import LocalClassRules
 from providers.local.copying import copy_disk
 from providers.local.room import OpenedDisk, Room, StoredObject
@@ -73,6 +77,8 @@ class LocalProvider(
     VolumeCloner,
     VolumeLister,
     CapacityReporter,
+    VolumeHealth,
+    BackendCheck,
 ):
     """Disks in ``directory``, an existing one; its two rooms are made if they are missing."""
 
@@ -215,9 +221,22 @@ class LocalProvider(
     def available_bytes(self, parameters: Mapping[str, str], deadline: Deadline) -> int:
         deadline.check()
         self.validate_parameters(parameters)
-        file_system = self._file_system()
-        free = file_system.f_bavail * file_system.f_frsize
+        free = self._free_bytes()
         return free - free % self.size_step_bytes
+
+    def volume_conditions(
+        self, volumes: Sequence[Volume], deadline: Deadline
+    ) -> Mapping[str, VolumeCondition]:
+        deadline.check()
+        return health.conditions(volumes, self._free_bytes())
+
+    def check_backend(self, deadline: Deadline) -> str | None:
+        deadline.check()
+        return health.unusable([self._directory / room for room in (VOLUMES, SNAPSHOTS)])
+
+    def _free_bytes(self) -> int:
+        file_system = self._file_system()
+        return file_system.f_bavail * file_system.f_frsize
 
     def _find_volume(self, handle: str) -> Volume | None:
         if not _is_volume(handle):

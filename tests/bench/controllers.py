@@ -1,8 +1,8 @@
 """What each role and provider costs when idle: ``python -m tests.bench.controllers``.
 
 The real processes, each from its start to the answer of a Probe, and its resident memory then. No cloud is
-needed: settings are dummies, and a provider makes no call until it is asked for something. The node role,
-which has no provider, is the baseline.
+needed: settings are dummies, and a provider makes no call in its first second unless it is asked for
+something. The node role, which has no provider, is the baseline.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.api import Api
-from tests.cluster.control_plane import ControlPlane, running
+from tests.cluster.control_plane import ApiServer, ControlPlane, running
 from tests.cluster.deployments import Deployment, deployed
 from tests.cluster.programs import Programs, programs
 from tests.cluster.volumes import delete_everything
@@ -24,6 +26,16 @@ def control_plane(kubernetes: Programs) -> Iterator[ControlPlane]:
     """The one that the tests share, without a node of its own."""
     with running(kubernetes) as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def api_server(kubernetes: Programs) -> Iterator[ApiServer]:
+    """An API server alone, for tests that write objects' status themselves, and clear all away first."""
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        ApiServer(kubernetes, Path(folder)) as running,
+    ):
+        yield running
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def _argument(sandbox: PodSandbox, container: Object, argument: str) -> str:
     for name, value in _variables(sandbox, container).items():
         argument = argument.replace(f"$({name})", value)
     option, _, value = argument.partition("=")
-    if option == "--http-endpoint" and value.startswith(":"):
+    if option in ("--http-endpoint", "--metrics-address") and value.startswith(":"):
         return f"{option}={sandbox.address}{value}"
     return sandbox.arguments.get(argument, argument)
 

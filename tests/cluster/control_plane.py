@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar, Self
 
 import requests
 
@@ -18,15 +19,15 @@ from tests.cluster.certificates import Authority, KeyPair
 from tests.cluster.processes import Running, free_port
 from tests.cluster.programs import Programs
 
-#: What is started, in this order; stopped in the other.
-_ORDER = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-
 #: Tokens in tests outlive them.
 _TOKEN_SECONDS = 4 * 3600
 
 
 class ControlPlane:
     """The control plane, within a ``with`` block. ``folder`` takes its state and logs."""
+
+    parts: ClassVar[tuple[str, ...]] = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    """What is started, in this order; stopped in the other."""
 
     def __init__(self, programs: Programs, folder: Path) -> None:
         self.programs = programs
@@ -42,7 +43,7 @@ class ControlPlane:
         self._commands = self._all_commands()
         self._running: dict[str, Running] = {}
 
-    def __enter__(self) -> ControlPlane:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -57,7 +58,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start what is not running, and wait until it works."""
-        for name in _ORDER:
+        for name in self.parts:
             if name not in self._running:
                 self._running[name] = Running(self._commands[name], self.folder / f"{name}.log")
             if name == "kube-apiserver":
@@ -65,7 +66,7 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stop it all; etcd's data stays for another start."""
-        for name in reversed(_ORDER):
+        for name in reversed(self.parts):
             if name in self._running:
                 self._running.pop(name).stop()
 
@@ -185,6 +186,12 @@ class ControlPlane:
                 f"--cert-dir={self.folder}",
             ],
         }
+
+
+class ApiServer(ControlPlane):
+    """The API server and its store, and nothing that changes objects by itself: tests write their status."""
+
+    parts = ("etcd", "kube-apiserver")
 
 
 @contextmanager

@@ -39,6 +39,11 @@ class Installation:
         self._release = Release(control_plane)
         self._values = {**chart_images.VALUES, **values}
 
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's, for use outside of the worker."""
+        return self._control_plane.kubeconfig
+
     def prepare(self) -> None:
         """What is there before the chart: the definitions of snapshots, and the peer pods' class."""
         for definition in self._control_plane.programs.snapshot_crds:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.api import until
+from tests.cluster.doctor_on_worker import doctor_on
 from tests.cluster.installation import DIRECT_VOLUMES, PEER_PODS, LocalInstallation
 from tests.cluster.peer_pods import PeerPod, VolumeClaim, pod_with_volume
 from tests.cluster.programs import Programs
@@ -71,6 +72,26 @@ def test_a_volume_lives_and_ends_with_its_pod_and_claim(cluster: LocalInstallati
     assert cluster.disk(volume).exists()
     claim.delete()
     assert not cluster.disk(volume).exists()
+
+
+def test_the_doctor_finds_nothing_but_what_is_planted(cluster: LocalInstallation) -> None:
+    # Files have no identity, permissions, clock or fence.
+    nowhere = {"cloud-identity", "cloud-permissions", "cloud-clock", "fence-closed"}
+    with doctor_on(cluster) as doctor:
+        found = doctor.examine()
+        assert {check for check, said in found.items() if said != "ok"} == nowhere, found
+        with pod_with_volume(cluster, "examined") as (pod, _claim):
+            found = doctor.examine()
+            assert {check for check, said in found.items() if said != "ok"} == nowhere, found
+            root = cluster.worker.outside(DIRECT_VOLUMES)
+            mode = root.stat().st_mode
+            root.chmod(0o777)
+            stray = pod.record() / "mountInfo.json.tmp"
+            stray.touch()
+            assert set(doctor.problems()) == {"direct-volumes-owner", "record-stray-file"}
+            root.chmod(mode)
+            stray.unlink()
+        assert doctor.problems() == {}
 
 
 def test_a_volume_outlives_restarts_of_kubelet_and_of_the_node_plugin(cluster: LocalInstallation) -> None:

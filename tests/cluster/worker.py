@@ -97,6 +97,14 @@ class Worker:
         """A file below the worker's ``/run`` or ``/var``, as others find it."""
         return self._inside.outside(path)
 
+    def run(self, *arguments: str | Path) -> str:
+        """Run a program on the worker, as its root; its standard output.
+
+        Raises:
+            CommandFailed: its exit code is not 0.
+        """
+        return self._inside.run(*arguments)
+
     def restart_kubelet(self) -> None:
         """SIGTERM to kubelet, and another one; containers go on."""
         with self.without_kubelet():

@@ -123,6 +123,13 @@ class MotoBackend(AwsBackend):
             ),
             "it ignores client tokens, which alone keep apart what starts at one moment",
         ),
+        **dict.fromkeys(
+            (
+                "test_a_new_volume_is_well_and_that_is_said_in_words",
+                "test_external_health_monitor_gets_what_it_needs",
+            ),
+            "it has no DescribeVolumeStatus",
+        ),
         "test_two_processes_taking_one_snapshot_get_one": "snapshots of one moment have no order in it",
         "test_expansions_at_one_time_end_at_the_largest": "it makes volumes smaller",
         "tests.contract.test_crashes": "nothing: they pass, but take a minute more than these tests have",

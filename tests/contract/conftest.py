@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from providers.interface import (
+    BackendCheck,
     BlockVolumeProvider,
     CapacityReporter,
     VolumeCloner,
     VolumeExpander,
     VolumeFence,
+    VolumeHealth,
     VolumeLister,
     VolumeSnapshotter,
 )
@@ -25,6 +27,8 @@ _INTERFACES: dict[str, type] = {
     "lister": VolumeLister,
     "capacity": CapacityReporter,
     "fence": VolumeFence,
+    "health": VolumeHealth,
+    "check": BackendCheck,
 }
 
 

@@ -26,7 +26,8 @@ from tests.demo.scan import contains, files_changed_since, process_leaks, spelli
 from tests.lab.caa import Caa
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.kbs import Kbs
-from tests.tools.driver_process import DriverProcess, attaching, running
+from tests.tools.driver_process import METRICS_ON, DriverProcess, attaching, running
+from tests.tools.prometheus import scraping
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _POOL = "volumes"
@@ -35,6 +36,17 @@ _GROWN_BYTES = 128 * _MIB
 _GROWN_ONLINE_BYTES = 192 * _MIB
 _FILE = "/data/ledger.txt"
 _COPY = "/restored/ledger.txt"
+_ROLES = ("controller", "node")
+_CALLS_METRIC = "confidential_csi_rpc_duration_seconds_count"
+#: What the story makes of them.
+_CALLS = {
+    "Controller/CreateVolume": 2,
+    "Controller/CreateSnapshot": 1,
+    "Controller/DeleteVolume": 2,
+    "Node/NodePublishVolume": 4,
+    "Node/NodeUnpublishVolume": 4,
+}
+_SCRAPE_SECONDS = 20.0
 #: contracts of Kata and cloud-api-adaptor: all that mountInfo.json may hold.
 _MOUNT_INFO_KEYS = {"volume-type", "device", "fstype", "metadata", "options"}
 _METADATA_KEYS = {"cloud-volume-path", "cloud-volume-id", "cloud-provider", "encrypt-type", "kbs-key-id"}
@@ -71,11 +83,16 @@ class Demo:
             settings = {"LIBVIRT_URI": hypervisor.uri, "LIBVIRT_POOL": _POOL}
             worker = ("--node-id", "worker-1", "--direct-volumes-root", str(self._direct_volumes))
             self._plugins: tuple[DriverProcess, ...] = (
-                stack.enter_context(running("controller", folder, "--provider", "libvirt", env=settings)),
-                stack.enter_context(running("node", folder, *worker, "--pods-root", str(pods))),
+                stack.enter_context(
+                    running("controller", folder, METRICS_ON, "--provider", "libvirt", env=settings)
+                ),
+                stack.enter_context(running("node", folder, METRICS_ON, *worker, "--pods-root", str(pods))),
             )
             attacher = stack.enter_context(attaching(folder, *worker, env=settings))
             self._processes = [plugin.process.pid for plugin in self._plugins] + [attacher.pid]
+        with report.step("start Prometheus, which scrapes the driver's metrics"):
+            targets = {role: one.metrics_address() for role, one in zip(_ROLES, self._plugins, strict=True)}
+            self._prometheus = stack.enter_context(scraping(folder, targets))
         self._control_plane = ControlPlane(self._plugins[0].socket)
         self._kbs = Kbs(self._keys)
         self._key_id = self._storage_class["parameters"]["kbs-key-id"]
@@ -93,6 +110,7 @@ class Demo:
         snapshot_id, restored = self._grow_and_snapshot(volume)
         self._third_pod(volume, restored)
         self._delete([volume, restored], snapshot_id)
+        self._compare_metrics()
 
     def _provision(self) -> PersistentVolume:
         self._report.title("A StorageClass and a claim (examples/) become a raw disk")
@@ -226,6 +244,20 @@ class Demo:
         left += [str(path) for path in self._direct_volumes.iterdir() if path.is_dir()]
         self._report.verdict(
             "nothing is left of what was deleted", not left, ", ".join(left) or "no disk, no record"
+        )
+
+    def _compare_metrics(self) -> None:
+        with self._report.step("ask Prometheus what it has counted"):
+            counted: dict[str, int] = {}
+            give_up = time.monotonic() + _SCRAPE_SECONDS
+            while counted != _CALLS and time.monotonic() < give_up:
+                found = self._prometheus.query(f'{_CALLS_METRIC}{{code="OK",method=~"{"|".join(_CALLS)}"}}')
+                counted = {one["metric"]["method"]: int(float(one["value"][1])) for one in found}
+                time.sleep(0.1)
+        self._report.verdict(
+            "metrics in a real Prometheus count what was done",
+            counted == _CALLS,
+            ", ".join(f"{method.partition('/')[2]} {count}" for method, count in sorted(counted.items())),
         )
 
     def _publish(self, pod_uid: str, mounts: dict[str, PersistentVolume]) -> dict[str, str]:

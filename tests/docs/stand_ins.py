@@ -17,7 +17,7 @@ from tests.docs.own_commands import WrongCommand
 from tests.docs.pages import TOP
 from tests.tools.go_programs import go_program
 
-#: A check gets the arguments, and the directory in which the command ran; none where that is only played, too.
+#: A check gets the arguments, and the directory in which the command ran; none where it is only played.
 Check = Callable[[Sequence[str], Path | None], None]
 
 _MAKEFILE: Final = (TOP / "Makefile").read_text()

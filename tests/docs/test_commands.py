@@ -30,7 +30,9 @@ def test_the_commands_of_a_page_work(page: Path, tmp_path: Path, broker: Broker)
 def failures(ran: Ran, directory: Path) -> list[str]:
     """What is wrong with a command and what it did."""
     found = []
-    if ran.status and not ran.block.played:
+    # Nobody finds anything in what a stand-in says.
+    nothing_found = ran.status == 1 and ran.calls and "| grep " in ran.command.text
+    if ran.status and not (ran.block.played or nothing_found):
         found.append(f"{ran.command.text} ended with {ran.status}: {ran.output.strip()[-1000:]}")
     for program, *arguments in (*ran.calls, *ran.own_calls):
         check = CHECKS.get(program)

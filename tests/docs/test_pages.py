@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from agent.policy import Policy
 from agent.policy_schema import parse_policy
 from tests.docs.broker import Broker
 from tests.docs.own_commands import WrongCommand, check_agent, driver_command
-from tests.docs.pages import PAGES, TOP, Block, blocks, inline_code
+from tests.docs.pages import PAGES, SHELLS, TOP, Block, blocks, inline_code
 from tests.docs.sandbox import Ran, Sandbox
 from tests.docs.stand_ins import check_make
+from tests.tools.prometheus import free_port
 
 _DOCS = TOP / "docs"
 
@@ -74,6 +76,23 @@ def test_the_guest_takes_the_initdata_of_the_first_volume(tmp_path: Path, broker
     assert isinstance(policy, Policy)
     rules = (policy.volumes or {})["/data"]
     assert (rules.key_id, rules.minimum_size) == ("default/volume-key/ledger", 1 << 30)
+
+
+def test_a_controller_shows_its_metrics_as_the_page_says(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(_DOCS / "metrics.md") if block.language in SHELLS)
+    folder, serve, look = block.commands()
+    script = "\n".join([folder.text, serve.text, look.text, "kill %1; wait"])
+    script = script.replace("/tmp/", f"{tmp_path}/").replace("9810", str(free_port()))
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": programs, "TMPDIR": str(tmp_path), "no_proxy": "127.0.0.1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines() == list(look.output)
 
 
 @pytest.mark.parametrize(

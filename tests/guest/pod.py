@@ -110,7 +110,17 @@ class Pod:
         return self.agent("unmount", "--all")
 
     def status(self) -> list[dict[str, Any]]:
-        """``confidential-csi-agent status --json``."""
+        """``confidential-csi-agent status --json``, without the figures."""
+        return [
+            {name: value for name, value in volume.items() if name != "mount_seconds"}
+            for volume in self._status()
+        ]
+
+    def mount_seconds(self) -> dict[str, dict[str, float]]:
+        """How long the phases of each volume's mount took, by the volume's name."""
+        return {volume["name"]: volume["mount_seconds"] for volume in self._status()}
+
+    def _status(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.agent("status", "--json").result()["volumes"]
         return found
 

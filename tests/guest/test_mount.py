@@ -31,6 +31,10 @@ def test_data_survives_a_new_vm_and_never_reaches_the_disk_in_the_clear(
     assert {"nodev", "nosuid", "noatime", "rw"} <= set(options.split()[3].split(","))
     assert first.sh(f"stat -c '%a %g' {SOURCE}") == b"2775 1234\n"
     assert first.status() == [{"name": "vol-0", "mounted": True, "open": True, "shielded": True}]
+    seconds = first.mount_seconds()["vol-0"]
+    assert list(seconds) == ["detect", "key", "check", "open", "mount", "grow"]
+    assert all(0 <= one < 300 for one in seconds.values())
+    assert seconds["open"] > 0
     first.write_file()
     calls = first.cdh.calls("SecureMount")
     assert [call["options"]["sourceType"] for call in calls] == ["encrypted"], "CDH must never format"

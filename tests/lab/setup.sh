@@ -4,7 +4,7 @@
 # Arguments are further lists of packages, as tests/cluster/debian-packages.txt.
 #
 # The kernel is unpacked outside the repository, in ${XDG_CACHE_HOME:-$HOME/.cache}/confidential-csi/kernel,
-# where tests/lab/guest_image.py looks for it.
+# where tests/lab/guest_image.py looks for it; and Prometheus beside it, for tests/tools/prometheus.py.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -95,6 +95,24 @@ unpack_kernel() {
   trap - EXIT
 }
 
+# Not installed, since the package would start a service: unpacked, in a subshell for the lock and the trap.
+unpack_prometheus() (
+  [ ! -d "$cache/prometheus" ] || return 0
+  mkdir -p "$cache"
+  exec 9>"$cache/lock"
+  flock 9
+  [ ! -d "$cache/prometheus" ] || return 0
+  echo "setup.sh: downloading Prometheus"
+  known prometheus || refresh_package_lists
+  work=$(mktemp -d "$cache/prometheus.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  download() { (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root prometheus); }
+  download || { refresh_package_lists && download; } || fail "could not download the package prometheus"
+  dpkg -x "$work"/*.deb "$work/tree"
+  mv -T "$work/tree/usr/bin" "$cache/prometheus"
+)
+
 install_missing_packages
 create_libvirt_account
 unpack_kernel
+unpack_prometheus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,10 @@ COMMAND = Path(sys.executable).parent / "confidential-csi"
 
 _START_SECONDS = 20.0
 
+#: Serves metrics on a port that is free.
+METRICS_ON = "--metrics-address=127.0.0.1:0"
+_METRICS = re.compile(r"serving metrics address=(\S+)")
+
 
 @dataclass
 class DriverProcess:
@@ -29,6 +34,20 @@ class DriverProcess:
     def target(self) -> str:
         """The endpoint, for a client."""
         return f"unix://{self.socket}"
+
+    def metrics_address(self) -> str:
+        """``host:port`` of its metrics, as its log tells once they are served.
+
+        Raises:
+            AssertionError: it serves none.
+        """
+        give_up = time.monotonic() + _START_SECONDS
+        while time.monotonic() < give_up:
+            match = _METRICS.search(self.log.read_text())
+            if match is not None:
+                return match[1]
+            time.sleep(0.02)
+        raise AssertionError(f"it serves no metrics:\n{self.log.read_text()}")
 
     def terminate(self, seconds: float) -> int:
         """SIGTERM, and the exit code; raises ``subprocess.TimeoutExpired`` if that takes longer."""

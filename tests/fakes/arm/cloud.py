@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Any
 
 from tests.fakes.arm import shapes
@@ -26,6 +27,11 @@ _RESOURCE = re.compile(
 _OPERATION = re.compile(
     r"/subscriptions/[0-9a-f-]{36}/providers/Microsoft\.Compute/locations/[a-z]+/DiskOperations/(?P<id>[^/]+)"
 )
+_PERMISSIONS = re.compile(
+    r"/subscriptions/(?P<subscription>[0-9a-f-]{36})/resourceGroups/(?P<group>[^/]+)"
+    r"/providers/Microsoft\.Authorization/permissions"
+)
+_PERMISSIONS_API_VERSION = "2022-04-01"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
 _ONLINE_GROWTH_BORDER_GIB = 4096
 
@@ -88,6 +94,8 @@ class ArmCloud:
     requests: list[Request] = field(default_factory=list)
     actions: set[str] = field(default_factory=set)
     """The permissions that the requests needed."""
+    roles: list[Json] | None = field(default_factory=list)
+    """What the caller is granted, by its roles; None: it may not ask."""
     violations: list[str] = field(default_factory=list)
     """Requests that the driver must never send."""
     _operations: dict[str, _Operation] = field(default_factory=dict)
@@ -149,6 +157,9 @@ class ArmCloud:
                 operation.look(FOR_EVER)
 
     def _handle(self, request: Request) -> Answer:
+        asked = _PERMISSIONS.fullmatch(request.path)
+        if asked is not None:
+            return self._permissions(asked["group"], request)
         if request.query.get("api-version") != API_VERSION:
             return self._violation(f"api-version of {request.path}", "InvalidApiVersionParameter")
         operation = _OPERATION.fullmatch(request.path)
@@ -172,6 +183,16 @@ class ArmCloud:
             held = self.resources.get(key)
             return error(404, "ResourceNotFound") if held is None else Answer(200, self._shown(held))
         return self._change(key, found["group"], found["name"], request)
+
+    def _permissions(self, group: str, request: Request) -> Answer:
+        if request.query.get("api-version") != _PERMISSIONS_API_VERSION or request.method != "GET":
+            return self._violation(f"{request.method} of permissions", "InvalidApiVersionParameter")
+        if group.lower() not in {one.lower() for one in self.groups}:
+            return error(404, "ResourceGroupNotFound")
+        if self.roles is None:
+            return error(403, "AuthorizationFailed")
+        date = formatdate(usegmt=True)
+        return Answer(200, {"value": copy.deepcopy(self.roles)}, {"Date": date})
 
     def _shown(self, resource: Resource, *, listed: bool = False) -> Json:
         document = copy.deepcopy(resource.document)

@@ -5,6 +5,7 @@ Without TLS for tests that fork: OpenSSL's locks don't survive a fork while anot
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import ssl
@@ -20,7 +21,10 @@ from tests.fakes.arm.cloud import ArmCloud
 from tests.fakes.arm.messages import Answer, Dropped, Request, error
 from tests.peers.authority import Authority
 
-TOKEN = "a-token-of-the-fake"  # noqa: S105 - what the fake takes
+CLAIMS = {"appid": "app-1", "oid": "object-1", "tid": "tenant-1"}
+"""Who the identity is, by its token."""
+TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(CLAIMS).encode()).decode().rstrip('=')}.signature"
+"""What the fake takes; a token in the form of Microsoft Entra's."""
 
 
 class ArmServer(ThreadingHTTPServer):

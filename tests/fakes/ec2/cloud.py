@@ -38,6 +38,8 @@ class Cloud:
         """KMS keys with which creation fails after it was accepted."""
         self.impaired: set[str] = set()
         self.is_reachable = True
+        self.access_keys: frozenset[str] | None = None
+        """Ids of the keys that are accepted; None: any."""
         self.policy: Policy | None = None
         """What the caller may do; None: everything."""
         self._tokens: dict[str, tuple[str, str]] = {}
@@ -107,6 +109,10 @@ class Cloud:
                 tags_of = {volume_id: volume.now.tags for volume_id, volume in self.volumes.items()}
                 tags_of |= {snapshot_id: one.tags for snapshot_id, one in self.snapshots.items()}
                 self.policy.check(questions(action, arguments, tags_of))
+            if arguments.get("DryRun"):
+                raise Ec2Error(
+                    "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
+                )
             return performed[action](arguments)
 
     def _create_volume(self, arguments: Arguments) -> dict[str, Any]:

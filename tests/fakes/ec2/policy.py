@@ -9,6 +9,8 @@ from typing import Any
 
 from tests.fakes.ec2.rules import Ec2Error
 
+CALLER = "arn:aws:sts::123456789012:assumed-role/confidential-csi/controller"
+
 Tags = Mapping[str, str]
 
 
@@ -57,7 +59,7 @@ class Policy:
         for question in questions:
             allowing = [one for one in self._statements if _allows(one, question)]
             if not allowing:
-                raise Ec2Error("UnauthorizedOperation", f"not allowed: {question}", 403)
+                raise Ec2Error("UnauthorizedOperation", _refusal(question), 403)
             self.used |= {(one["Sid"], question.action) for one in allowing}
 
     def granted(self) -> set[tuple[str, str]]:
@@ -124,6 +126,15 @@ def _holds(operator: str, values: Sequence[str], wanted: Sequence[str]) -> bool:
         case "ForAllValues:StringEquals":
             return all(value in wanted for value in values)
     raise AssertionError(f"unknown operator {operator}")
+
+
+def _refusal(question: Question) -> str:
+    """The words of EC2, then what a test's author wants to know."""
+    return (
+        f"You are not authorized to perform this operation. User: {CALLER} is not authorized to perform: "
+        f"ec2:{question.action} on resource: {question.resource} because no identity-based policy allows the "
+        f"ec2:{question.action} action ({question})"
+    )
 
 
 def _arn(object_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,15 @@ import boto3
 from botocore.config import Config
 
 from tests.fakes.ec2.cloud import Cloud
+from tests.fakes.ec2.policy import CALLER
 from tests.fakes.ec2.rules import Ec2Error, Fault
-from tests.fakes.ec2.wire import read_request, write_answer, write_error
+from tests.fakes.ec2.wire import (
+    is_identity_request,
+    read_request,
+    write_answer,
+    write_error,
+    write_identity,
+)
 
 _HANG_SECONDS = 1.0
 
@@ -82,9 +90,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        cloud = self.server.clouds[self.path]
         try:
+            self._authenticate(cloud)
+            if is_identity_request(body):
+                self._send(200, write_identity(CALLER))
+                return
             action, arguments = read_request(body)
-            cloud = self.server.clouds[self.path]
             fault = cloud.fault(action)
             if fault is Fault.LOST_REQUEST:
                 self.close_connection = True
@@ -101,6 +113,13 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.HANG:
             time.sleep(_HANG_SECONDS)
         self._send(200, write_answer(action, answer, str(uuid4())))
+
+    def _authenticate(self, cloud: Cloud) -> None:
+        """Which key it is; what it signs is not looked at."""
+        key = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
+        if cloud.access_keys is not None and (key is None or key[1] not in cloud.access_keys):
+            text = "AWS was not able to validate the provided access credentials"
+            raise Ec2Error("AuthFailure", text, 401)
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)

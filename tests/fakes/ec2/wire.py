@@ -131,3 +131,17 @@ def write_error(error: Ec2Error, request_id: str) -> bytes:
 
 def _text(root: ElementTree.Element) -> bytes:
     return ElementTree.tostring(root, encoding="unicode").encode()
+
+
+def is_identity_request(body: bytes) -> bool:
+    """Whether this is STS's GetCallerIdentity: the SDK sends it to the same address, if it has just one."""
+    return dict(parse_qsl(body.decode())) == {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
+
+
+def write_identity(arn: str) -> bytes:
+    """STS's answer, which nobody is refused."""
+    root = ElementTree.Element("GetCallerIdentityResponse", xmlns="https://sts.amazonaws.com/doc/2011-06-15/")
+    result = ElementTree.SubElement(root, "GetCallerIdentityResult")
+    for name, value in (("Arn", arn), ("UserId", "AROATEST:controller"), ("Account", arn.split(":")[4])):
+        ElementTree.SubElement(result, name).text = value
+    return _text(root)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import dumps
 from agent.__main__ import EXIT_REFUSED, EXIT_UNAVAILABLE, main
 
 PLAIN = {"vol-0": {"mount_point": "/data", "fs_type": "ext4", "lun": "0", "disk_id": "pvc-1"}}
@@ -60,10 +61,24 @@ def test_nothing_is_mounted_on_this_machine() -> None:
 
 
 def test_core_dumps_are_off() -> None:
-    """In a process of its own."""
+    """By limit, by what a dump may hold, and by the kernel's mark; tools inherit the first two."""
+    tool = (
+        "import resource; print(resource.getrlimit(resource.RLIMIT_CORE),"
+        "open('/proc/self/coredump_filter').read())"
+    )
     program = (
-        "import resource, agent.__main__ as a; a.main(['mount', '--annotation', '/nowhere']);"
-        "print(resource.getrlimit(resource.RLIMIT_CORE))"
+        "import ctypes, subprocess, sys, agent.__main__ as a; a.main(['mount', '--annotation', '/nowhere']);"
+        "print(ctypes.CDLL(None).prctl(3), flush=True);"  # PR_GET_DUMPABLE
+        f"subprocess.run([sys.executable, '-c', {tool!r}])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "(0, 0)\n"
+    assert done.stdout.split("\n")[:2] == ["0", "(0, 0) 00000000"]
+
+
+def test_a_kernel_that_refuses_stops_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "filter").mkdir()
+    monkeypatch.setattr(dumps, "_FILTER", tmp_path / "filter")
+    assert main(["status"]) == EXIT_UNAVAILABLE
+    assert "[dumps-not-forbidden]" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from cli.attach_libvirt import attach_libvirt
 from cli.controller import controller
 from cli.main import main
 from cli.node import node
-from tests.tools.driver_process import COMMAND, running
+from tests.tools.driver_process import COMMAND, METRICS_ON, running
 
 FLAGS_PAGE = Path(cli.__file__).parent.parent / "docs" / "flags.md"
 
@@ -48,6 +48,15 @@ def test_a_bad_endpoint_is_an_error_at_start(tmp_path: Path) -> None:
         assert words in _fails("node", "--endpoint", endpoint, "--node-id", "n")
 
 
+def test_metrics_are_served_where_they_can_be_or_the_process_ends(tmp_path: Path) -> None:
+    options = ("--node-id", "n", "--direct-volumes-root", str(tmp_path))
+    for address in ("9810", "127.0.0.1:x", "127.0.0.1:99999", ":", "127.0.0.1:-1"):
+        assert "is not HOST:PORT" in _fails("node", *options, "--metrics-address", address)
+    with running("node", tmp_path, *options, METRICS_ON) as first:
+        address = first.metrics_address()
+        assert f"can't listen on {address}" in _fails("node", *options, "--metrics-address", address)
+
+
 def test_a_live_socket_is_refused_by_the_second_process(tmp_path: Path) -> None:
     options = ("--node-id", "n", "--direct-volumes-root", str(tmp_path))
     with running("node", tmp_path, *options) as first:
@@ -71,9 +80,9 @@ def test_the_node_role_imports_no_provider() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
     ).stdout.split()
-    allowed = {"providers", "providers.errors"}
+    allowed = {"providers", "providers.errors", "providers.observation"}
     assert {name for name in printed if name.split(".")[0] == "providers"} <= allowed
-    assert "driver.controller" not in printed
+    assert not {"driver.controller", "driver.metrics", "prometheus_client", "http.server"} & set(printed)
     assert not {"driver.peer_pods", "driver.kubernetes_api", "http.client"} & set(printed), (
         "a guard that is off"
     )
@@ -105,6 +114,6 @@ def test_every_flag_is_documented_with_its_variable_and_default(role: click.Comm
 def test_the_commands_are_listed_and_others_refused() -> None:
     context = click.Context(main)
     assert main.list_commands(context) == [
-        *("attach-libvirt", "completion", "controller", "key", "lint", "node", "policy"),
+        *("attach-libvirt", "completion", "controller", "doctor", "inspect", "key", "lint", "node", "policy"),
     ]
     assert main.get_command(context, "nothing") is None

@@ -28,6 +28,7 @@ def test_the_role_allows_just_the_calls_that_are_made() -> None:
     provider.modify_volume(volume.handle, {"azureDiskSKU": "Premium_LRS"}, soon())
     provider.set_published_node(volume.handle, "node/a", "", soon())
     provider.volume_conditions([volume], soon())
+    assert provider.check_backend(soon()) is None
     provider.list_volumes(0, "", soon())
     provider.list_snapshots(None, 0, "", soon())
     provider.delete_snapshot(snapshot.handle, soon())

@@ -114,6 +114,26 @@ def test_the_product_takes_the_flags_of_every_container(provider: str) -> None:
         assert attach["env"][1:] == controller["env"]
 
 
+@pytest.mark.parametrize(("role", "kind"), [("controller", "Deployment"), ("node", "DaemonSet")])
+def test_metrics_are_served_where_prometheus_is_told_to_look(role: str, kind: str) -> None:
+    values = (f"metrics.{role}=true", "metrics.podMonitor.enabled=true", "metrics.port=7777")
+    driver = container("aws", kind, "driver", *values)
+    assert _parsed(role, driver["args"])["metrics_address"] == ":7777"
+    assert driver["ports"] == [{"name": "metrics", "containerPort": 7777}]
+    name = f"confidential-csi-{role}"
+    found = {entry["kind"]: entry for entry in objects("aws", *values) if entry["metadata"]["name"] == name}
+    monitor, workload, policy = found["PodMonitor"], found[kind], found["NetworkPolicy"]
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics"}]
+    assert monitor["metadata"]["namespace"] == workload["metadata"]["namespace"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"port": 7777, "protocol": "TCP"}]
+    off = container("aws", kind, "driver", f"metrics.{role}=false")
+    assert _parsed(role, off["args"])["metrics_address"] == ""
+    assert "ports" not in off
+
+
 @every_provider
 def test_both_guards_of_the_node_are_on_unless_a_value_says_otherwise(provider: str) -> None:
     """Field case K4."""
@@ -220,6 +240,12 @@ _CHANGED: dict[str, tuple[str, Any]] = {
     "networkPolicies.egressPorts": ("aws", [7777]),
     "networkPolicies.apiServerPorts": ("aws", [7777]),
     "networkPolicies.libvirtPorts": ("libvirt", [7777]),
+    "metrics.controller": ("aws", False),
+    "metrics.node": ("aws", True),
+    "metrics.port": ("aws", 7777),
+    "metrics.namespace": ("aws", "watchers-7"),
+    "metrics.podMonitor.enabled": ("aws", True),
+    "metrics.podMonitor.labels": ("aws", {"release": "seven"}),
     "test.runtimeClassName": ("aws", "kata-seven"),
     "test.storageClassName": ("aws", "class-7"),
     "test.image": ("aws", "registry.example/busybox:7"),
@@ -239,7 +265,8 @@ def test_every_value_has_a_description_a_schema_and_a_test() -> None:
 def test_a_value_does_what_it_says(name: str) -> None:
     provider, value = _CHANGED[name]
     base = ["volumeAttributesClass.enabled=true"] if name.startswith("volumeAttributesClass") else []
-    if name == "volumeAttributesClass.enabled":
+    base += ["metrics.podMonitor.enabled=true"] if name.startswith("metrics.") else []
+    if name in ("volumeAttributesClass.enabled", "metrics.podMonitor.enabled"):
         base = []
     changed = rendered(provider, *base, f"{name}={json.dumps(value)}")
     plain = rendered(provider, *base)

@@ -268,14 +268,17 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
 
 
 def _egress(provider: str, *values: str) -> list[Any]:
-    """Where the node plugin's NetworkPolicy lets it go; that policy lets nobody in, nor does any other."""
+    """Where the node plugin's policy lets it go; it lets nobody in, the controller's just Prometheus."""
     policies = {
         entry["metadata"]["name"]: entry["spec"]
         for entry in objects(provider, *values)
         if entry["kind"] == "NetworkPolicy"
     }
     for policy in policies.values():
-        assert (policy["policyTypes"], policy["ingress"]) == (["Ingress", "Egress"], [])
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policies["confidential-csi-node"]["ingress"] == []
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert policies["confidential-csi-controller"]["ingress"] == [{"from": [monitoring], "ports": _tcp(9810)}]
     egress: list[Any] = policies["confidential-csi-node"]["egress"]
     return egress
 

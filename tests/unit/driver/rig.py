@@ -13,6 +13,7 @@ import grpc
 from driver.controller import ControllerService
 from driver.endpoint import Endpoint
 from driver.identity import IdentityService
+from driver.observation import Observer
 from driver.server import CONCURRENT_CALLS, Server
 from proto import csi_pb2, csi_pb2_grpc
 from providers.interface import BlockVolumeProvider
@@ -82,11 +83,15 @@ def connect(target: str) -> Iterator[Client]:
 
 
 @contextmanager
-def serving(services: Mapping[str, object], concurrent_calls: int = CONCURRENT_CALLS) -> Iterator[Client]:
+def serving(
+    services: Mapping[str, object],
+    concurrent_calls: int = CONCURRENT_CALLS,
+    observer: Observer | None = None,
+) -> Iterator[Client]:
     """A server of these services, and a client of it."""
     with tempfile.TemporaryDirectory() as folder:
         endpoint = Endpoint(Path(folder) / "csi.sock")
-        server = Server(endpoint, services, concurrent_calls)
+        server = Server(endpoint, services, concurrent_calls, observer)
         server.start()
         try:
             with connect(endpoint.target) as client:

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver import logs
-from driver.logs import SCRUBBER, STRIPPED, JsonFormatter, TextFormatter, secret_values, strip_secrets
+from driver.logs import SCRUBBER, JsonFormatter, TextFormatter, secret_values, strip_secrets
+from driver.redaction import STRIPPED
 from driver.required_fields import REQUIRED_FIELDS
 from proto import csi_pb2
 from tests.fakes.memory_provider import MemoryCloud, MemoryProvider, raising

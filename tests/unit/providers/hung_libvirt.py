@@ -32,14 +32,17 @@ def main() -> None:
         def ask(seconds: float) -> str:
             try:
                 return str(
-                    connections.run(lambda connection: connection.listAllDomains(), Deadline.after(seconds))
+                    connections.run(
+                        "list", lambda connection: connection.listAllDomains(), Deadline.after(seconds)
+                    )
                 )
             except ProviderError as error:
                 return type(error).__name__
 
         with ThreadPoolExecutor(CALLS) as threads:
             for opened in [
-                threads.submit(connections.run, wait_for_all, Deadline.after(20)) for _ in range(CALLS)
+                threads.submit(connections.run, "open", wait_for_all, Deadline.after(20))
+                for _ in range(CALLS)
             ]:
                 opened.result()
             found = subprocess.run(

@@ -51,7 +51,7 @@ class _Asked:
 
 def test_those_who_ask_together_share_calls_of_bounded_size() -> None:
     asked = _Asked()
-    batcher = Batcher(asked.fetch, 5, QUICK)
+    batcher = Batcher(asked.fetch, 5, QUICK, "things")
     keys = [f"key-{number}" for number in range(12)] + ["gone"]
     with ThreadPoolExecutor(2 * len(keys)) as threads:
         found = list(threads.map(lambda key: batcher.get(key, Deadline.after(5)), keys * 2))
@@ -62,14 +62,14 @@ def test_those_who_ask_together_share_calls_of_bounded_size() -> None:
 
 def test_an_answer_is_never_older_than_its_question() -> None:
     asked = _Asked()
-    batcher = Batcher(asked.fetch, 5, QUICK)
+    batcher = Batcher(asked.fetch, 5, QUICK, "things")
     for number in range(1, 4):
         batcher.get("key", Deadline.after(5))
         assert len(asked.calls) == number
 
 
 def test_what_can_t_be_asked_fails_for_all_who_asked() -> None:
-    batcher = Batcher(_Asked(UnavailableError("down")).fetch, 5, QUICK)
+    batcher = Batcher(_Asked(UnavailableError("down")).fetch, 5, QUICK, "things")
     with ThreadPoolExecutor(3) as threads:
         futures = [threads.submit(batcher.get, key, Deadline.after(5)) for key in ("a", "b", "c")]
     assert all(isinstance(future.exception(), UnavailableError) for future in futures)
@@ -83,7 +83,7 @@ def test_who_has_less_time_leaves_first() -> None:
         release.wait(5)
         return dict.fromkeys(keys, "found")
 
-    batcher = Batcher(fetch, 5, QUICK)
+    batcher = Batcher(fetch, 5, QUICK, "things")
     with ThreadPoolExecutor(2) as threads:
         patient = threads.submit(batcher.get, "a", Deadline.after(10))
         begun = time.monotonic()

@@ -29,7 +29,7 @@ def test_a_process_imports_its_own_cloud_s_sdk_alone(role: str) -> None:
         assert bool(packages & sdk) == (cloud == role), sorted(packages & sdk)
     served = {name for name in _PROVIDERS if any(one.startswith(f"providers.{name}.") for one in imported)}
     assert served == {role} - {"node"}
-    assert not packages & {"agent", "tests", "setuptools"}
+    assert not packages & {"agent", "tests", "setuptools", "prometheus_client"}
 
 
 def test_every_provider_and_the_node_role_are_measured() -> None:

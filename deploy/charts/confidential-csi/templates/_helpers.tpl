@@ -126,7 +126,21 @@ capabilities:
     - {name: socket, mountPath: /csi}
 {{- end }}
 
+{{/* Who may connect to a pod of a role: Prometheus, if it has metrics. */}}
+{{- define "csi.ingress" -}}
+- from:
+    - namespaceSelector:
+        matchLabels: {kubernetes.io/metadata.name: {{ .Values.metrics.namespace }}}
+  ports:
+    - {port: {{ .Values.metrics.port }}, protocol: TCP}
+{{- end }}
+
 {{- define "csi.probes" -}}
+readinessProbe:
+  httpGet: {path: /healthz, port: 9808}
+  initialDelaySeconds: 5
+  timeoutSeconds: 5
+  periodSeconds: 10
 livenessProbe:
   httpGet: {path: /healthz, port: 9808}
   initialDelaySeconds: 10

@@ -1,0 +1,69 @@
+"""Records whose pods are gone, and what proves that nobody needs one any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cli.doctor.model import Finding, fail, ok
+from cli.doctor.records import Record, records
+from cli.scene import Cloud, Scene, Skipped
+from providers.errors import ProviderError
+from providers.interface import VolumeFence
+
+
+def stale_records(scene: Scene) -> Iterable[Finding]:
+    """Each record belongs to a pod that kubelet still has."""
+    found = []
+    for record in records(scene):
+        why = record.why_stale(scene.paths)
+        if why is None:
+            continue
+        proof = why_unused(scene, record)
+        found.append(
+            fail(
+                f"{record.name} is stale: {why}" + (f", and {proof}" if proof else ""),
+                "it moves the disks of every later pod on this node: "
+                + (
+                    "remove it with --fix"
+                    if proof
+                    else "make sure that its PodVM is gone (in the cloud, or with --provider here), then "
+                    f"remove {record.directory}"
+                ),
+            )
+        )
+    return found or [ok(f"{len(records(scene))} record(s), each with the directory of its pod")]
+
+
+def why_unused(scene: Scene, record: Record) -> str | None:
+    """Why certainly no PodVM has the record's disk; None if one may, although its pod is gone.
+
+    On libvirt, to remove a record takes the disk from its machine, which may be writing.
+    """
+    device = record.device()
+    if device is not None and not isinstance(scene.cloud, str):
+        machine = _machine_with(scene, scene.cloud, device)
+        if machine is not None:
+            return None if machine else f"the cloud says that no machine has {device}"
+    published = scene.records.published_at(record.target)
+    if not published or record.noted_sandboxes() or not scene.paths.pods.is_dir():
+        return None
+    # cloud-api-adaptor makes a directory for each PodVM, and never removes one.
+    if any(one.stat().st_mtime_ns >= published for one in scene.paths.pods.iterdir()):
+        return None
+    return "no PodVM was made on this node since it was written"
+
+
+def _machine_with(scene: Scene, cloud: Cloud, device: str) -> str | None:
+    """The machine that has the disk; empty if none has; None if the cloud can't tell."""
+    if not isinstance(cloud.provider, VolumeFence):
+        return None
+    try:
+        volume = next((one for one in scene.volumes() if one.disk_id == device), None)
+        # Asked now, not read from the listing: something is removed by what it says.
+        return (
+            None
+            if volume is None
+            else cloud.provider.get_volume_info(volume.handle, cloud.deadline()).attached_to
+        )
+    except (Skipped, ProviderError):
+        return None
