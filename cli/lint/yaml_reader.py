@@ -86,6 +86,8 @@ class _Open:
     size: int = 1
     key: str | None = None
     key_line: int = 0
+    merges: bool = False
+    """Whether the key is YAML's merge key, and not a word in quotes that looks like it."""
     merged: list[Block] = field(default_factory=list)
 
 
@@ -105,7 +107,7 @@ class _Builder:
             if isinstance(event, yaml.ScalarEvent):
                 value = self._scalar(event)
                 self._remember(event.anchor, value, 1)
-                self._put(value, 1, line, event.value)
+                self._put(value, 1, line, event.value, is_plain=event.implicit[0])
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 if len(self._stack) >= MAXIMUM_DEPTH:
                     raise _limit(line, f"the file nests deeper than {MAXIMUM_DEPTH} levels")
@@ -147,7 +149,9 @@ class _Builder:
         if anchor is not None:
             self._anchors[anchor] = (value, size)
 
-    def _put(self, value: Any, size: int, line: int, text: str | None, *, end: int = 0) -> None:
+    def _put(
+        self, value: Any, size: int, line: int, text: str | None, *, end: int = 0, is_plain: bool = False
+    ) -> None:
         """Into the mapping or list that is open; as a key it is ``text``."""
         if not self._stack:
             self._root = value
@@ -163,13 +167,14 @@ class _Builder:
             if text is None:
                 raise _Stop("yaml-syntax", line, "a key is a mapping or a list; it must be a word")
             parent.key, parent.key_line = text, line
+            parent.merges = text == _MERGE and is_plain
         else:
             self._put_value(parent, parent.value, value)
             parent.key = None
 
     def _put_value(self, parent: _Open, block: Block, value: Any) -> None:
         key = parent.key or ""
-        if key == _MERGE and isinstance(value, Block | Items):
+        if parent.merges and isinstance(value, Block | Items):
             sources = [value] if isinstance(value, Block) else value
             parent.merged += [source for source in sources if isinstance(source, Block)]
             return

@@ -14,11 +14,14 @@ from cli.lint.located import Block, Items
 from cli.lint.yaml_reader import MAXIMUM_BYTES, MAXIMUM_DEPTH, read_documents
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-_VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
-    max_leaves=20,
-)
+
+
+def _values(keys: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        _SCALARS,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+        max_leaves=20,
+    )
 
 
 def read(text: str | bytes) -> tuple[list[Any], list[tuple[str, int]]]:
@@ -28,7 +31,7 @@ def read(text: str | bytes) -> tuple[list[Any], list[tuple[str, int]]]:
     return documents, notes
 
 
-@given(st.lists(_VALUES, min_size=1, max_size=3))
+@given(st.lists(_values(st.text(max_size=6)), min_size=1, max_size=3))
 def test_documents_are_what_the_library_reads(values: list[Any]) -> None:
     text = yaml.safe_dump_all(values, allow_unicode=True)
     documents, notes = read(text)
@@ -36,7 +39,8 @@ def test_documents_are_what_the_library_reads(values: list[Any]) -> None:
     assert documents == list(yaml.safe_load_all(text))
 
 
-@given(_VALUES)
+# Of a key on several lines, the first would be told.
+@given(_values(st.from_regex("[a-z]{1,8}", fullmatch=True)))
 def test_every_key_is_on_the_line_that_is_told(value: Any) -> None:
     text = yaml.safe_dump(value, default_flow_style=False, allow_unicode=False, width=10**6)
     lines = text.split("\n")
