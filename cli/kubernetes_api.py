@@ -70,7 +70,9 @@ class KubernetesApi:
         chosen = kubeconfig or _usual_kubeconfig()
         try:
             if chosen is not None:
-                config.load_kube_config(str(chosen), context=context, client_configuration=settings)
+                config.load_kube_config(
+                    str(chosen), context=context, client_configuration=settings, persist_config=False
+                )
             elif _SERVICE_ACCOUNT.exists():
                 config.load_incluster_config(client_configuration=settings)
             else:

@@ -36,7 +36,7 @@ KATA_CONFIGS: Final = (
 #: Of cloud-api-adaptor's RuntimeClass (its ``install/`` and ``webhook/``).
 PEER_POD_HANDLERS: Final = frozenset({"kata-remote"})
 _CONTAINER_SOCKET: Final = Path("/csi/csi.sock")
-CLOUD_SECONDS: Final = 60.0
+_CLOUD_SECONDS: Final = 60.0
 
 
 class Skipped(Exception):
@@ -80,7 +80,7 @@ class Cloud:
 
     def deadline(self) -> Deadline:
         """For one question."""
-        return Deadline.after(CLOUD_SECONDS)
+        return Deadline.after(_CLOUD_SECONDS)
 
     @cached_property
     def _listing(self) -> tuple[Volume, ...] | ProviderError:

@@ -46,7 +46,7 @@ class Ec2:
         method = getattr(self._client, action)
 
         def call() -> Answer:
-            with observation.call(_api_name(action), _outcome):
+            with observation.call(api_name(action), _outcome):
                 return _classifying(method, arguments)
 
         return bounded(call, deadline)
@@ -72,7 +72,7 @@ class Ec2:
             if pause >= deadline.remaining():
                 raise as_provider_error(action, failure) from failure
             sleep(pause, deadline)
-            observer().call_repeated(_api_name(action))
+            observer().call_repeated(api_name(action))
 
     def change(self, action: str, deadline: Deadline, *, repeatable: bool, **arguments: Any) -> Answer:
         """A call that changes something; throttled ones wait for their turn.
@@ -94,7 +94,7 @@ class Ec2:
                 return self.send(action, deadline, **arguments)
             except Throttled:
                 throttled = True
-                observer().call_repeated(_api_name(action))
+                observer().call_repeated(api_name(action))
                 continue
             except NotSent as error:
                 attempt += 1
@@ -107,7 +107,7 @@ class Ec2:
             finally:
                 pacer.end(begun, throttled=throttled)
             sleep(next(pauses), deadline)
-            observer().call_repeated(_api_name(action))
+            observer().call_repeated(api_name(action))
 
     def pages(self, action: str, member: str, deadline: Deadline, **arguments: Any) -> Iterator[Answer]:
         """The items, under ``member``, of all pages of a describe call.
@@ -144,7 +144,7 @@ def _classifying(method: Callable[..., Answer], arguments: Answer) -> Answer:
         raise known from error
 
 
-def _api_name(action: str) -> str:
+def api_name(action: str) -> str:
     """EC2's name of a call: ``DescribeVolumes`` for ``describe_volumes``."""
     return "".join(part.capitalize() for part in action.split("_"))
 

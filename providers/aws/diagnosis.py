@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from providers.aws import tags as tag_keys
-from providers.aws.calls import Answer, Ec2
+from providers.aws.calls import Answer, Ec2, api_name
 from providers.aws.failures import NoAnswer, NotSent, Refused, Throttled, as_provider_error
 from providers.deadline import Deadline
 from providers.interface import BackendDiagnosis, Permission
@@ -136,14 +136,10 @@ def _tried(ec2: Ec2, trial: _Trial, deadline: Deadline) -> Permission:
         if error.code == _WOULD_BE_ALLOWED:
             return Permission(trial.permission, True)
         if error.code in _FORBIDDEN:
-            return Permission(error.permission or trial.permission, False, f"for {_api_name(trial.action)}")
+            return Permission(error.permission or trial.permission, False, f"for {api_name(trial.action)}")
         return Permission(trial.permission, None, f"EC2 says {error.code}")
     except (NotSent, NoAnswer) as error:
         raise as_provider_error(trial.action, error) from error
     if changes:
         return Permission(trial.permission, None, "EC2 ignores DryRun")
     return Permission(trial.permission, True)
-
-
-def _api_name(action: str) -> str:
-    return "".join(part.capitalize() for part in action.split("_"))

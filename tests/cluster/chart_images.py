@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster.dockerfile import image_archive
+from tests.cluster.dockerfile import image_archives
 from tests.cluster.oci import Image, layer_of_files, write_archive
 from tests.cluster.programs import Programs
 from tests.peers import peer_program
@@ -34,26 +34,33 @@ VALUES: Mapping[str, object] = {
 }
 
 
-def own_images() -> Path:
-    """The archive of our images: the node plugin, and the controller for providers ``local`` and ``aws``."""
-    names = {stage: f"{_REGISTRY}confidential-csi-{stage}:{_TAG}" for stage in _STAGES}
-    return image_archive(names)
+def own_images() -> dict[str, Path]:
+    """Archives of our images, by their stages in the Dockerfile: the node plugin, and two controllers."""
+    return image_archives({stage: f"{_REGISTRY}confidential-csi-{stage}:{_TAG}" for stage in _STAGES})
 
 
-def sidecar_images(programs: Programs, folder: Path) -> Path:
-    """An archive of the sidecars' images, made in ``folder``."""
-    images = []
+def images(provider: str, programs: Programs, folder: Path) -> list[Path]:
+    """Archives of what the chart runs with ``local`` or ``aws``; the sidecars' are made in ``folder``."""
+    own = own_images()
+    controller = own["controller" if provider == "local" else f"controller-{provider}"]
+    return [own["node"], controller, _sidecars(provider, programs, folder)]
+
+
+def _sidecars(provider: str, programs: Programs, folder: Path) -> Path:
+    made = []
     for name, program in _SIDECARS.items():
+        if provider == "local" and name == "attacher":
+            continue  # it is no fence
         layer = layer_of_files(folder / f"{name}.tar", {f"/{program}": programs[program]})
-        images.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], [f"/{program}"]))
+        made.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], [f"/{program}"]))
     layer = layer_of_files(folder / "stand-ins.tar", {"/node-sidecars": peer_program("node-sidecars")})
     for name in _STAND_INS:
-        images.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], ["/node-sidecars", name]))
+        made.append(Image(f"{_REGISTRY}{name}:{_TAG}", [layer], ["/node-sidecars", name]))
     archive = folder / "sidecars.tar"
-    write_archive(archive, images)
+    write_archive(archive, made)
     return archive
 
 
 if __name__ == "__main__":
     peer_program("node-sidecars")
-    print(own_images())
+    print(*own_images().values(), sep="\n")

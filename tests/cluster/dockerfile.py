@@ -7,7 +7,7 @@ standard library, the shared libraries that these and the installed packages lin
 
 from __future__ import annotations
 
-import fnmatch
+import fcntl
 import hashlib
 import json
 import os
@@ -19,11 +19,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.oci import Image, layer_of_files, layer_of_folder, write_archive
+from tests.images import dockerfile
+from tests.images.dockerfile import Dockerfile, Instruction, Stage, copy_context
 from tests.tools.go_programs import CACHE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -37,88 +39,73 @@ _LEFT_OUT = {
     *("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages"),
     f"config-{sys.version_info.major}.{sys.version_info.minor}-x86_64-linux-gnu",
 }
+#: How many builds stay in the cache: those of a few checkouts.
+_KEPT = 4
 #: What the images depend on.
-_SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto")
+_SOURCES = (
+    *("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "locks", "proto"),
+    "deploy/charts/confidential-csi/values.schema.json",
+)
 _PACKAGES = ("driver", "providers", "agent", "cli")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a Dockerfile: its base and its instructions, each a keyword and the rest of the line."""
-
-    base: str
-    instructions: tuple[tuple[str, str], ...]
-
-
-def parse(text: str) -> dict[str, Stage]:
-    """The stages of a Dockerfile, by their names.
-
-    Raises:
-        ValueError: it has a line that is not understood here.
-    """
-    stages: dict[str, Stage] = {}
-    name = ""
-    without_comments = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
-    for line in without_comments.replace("\\\n", "").splitlines():
-        keyword, _, rest = line.strip().partition(" ")
-        if keyword == "FROM":
-            base, between, name = rest.split()
-            if between != "AS":
-                raise ValueError(f"Dockerfile: a stage without a name: {line}")
-            stages[name] = Stage(base, ())
-        elif keyword in ("RUN", "COPY", "WORKDIR", "ENV", "USER", "ENTRYPOINT"):
-            stages[name] = Stage(stages[name].base, (*stages[name].instructions, (keyword, rest)))
-        elif keyword not in ("", "ARG"):
-            raise ValueError(f"Dockerfile: {keyword} is not understood here")
-    return stages
-
-
-def image_archive(images: Mapping[str, str]) -> Path:
-    """An archive, in the user's cache, of images of the project's Dockerfile, built if need be.
+def image_archives(images: Mapping[str, str]) -> dict[str, Path]:
+    """Archives, in the user's cache, of images of the project's Dockerfile, built if need be.
 
     Args:
         images: stage to the image's name, with registry and tag.
+
+    Returns:
+        stage to archive.
     """
     arguments = [f"{stage}={name}" for stage, name in images.items()]
     digest = hashlib.sha256("\0".join([sys.version, *arguments]).encode())
     for file in _sources():
         digest.update(f"{file.relative_to(CHECKOUT)}\0".encode() + file.read_bytes())
-    archive = CACHE / "images" / f"{digest.hexdigest()[:16]}.tar"
-    if not archive.exists():
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
-            unshare = ["unshare", "--mount", "--propagation", "private"]
-            subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
-            Path(scratch, "images.tar").replace(archive)
-    return archive
+    folder = CACHE / "images" / digest.hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second test process waits, and finds the archives
+        if not folder.exists():
+            _build(folder, arguments)
+    return {stage: folder / f"{stage}.tar" for stage in images}
+
+
+def _build(folder: Path, arguments: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        build = [sys.executable, "-m", "tests.cluster.dockerfile", scratch, *arguments]
+        unshare = ["unshare", "--mount", "--propagation", "private"]
+        subprocess.run([*unshare, *build], cwd=CHECKOUT, check=True, stdout=sys.stderr)
+        Path(scratch, "images").rename(folder)
+    others = (other for other in folder.parent.iterdir() if other.is_dir())
+    for old in sorted(others, key=lambda other: other.stat().st_mtime)[:-_KEPT]:
+        shutil.rmtree(old)
 
 
 def _sources() -> list[Path]:
     found = [CHECKOUT / name for name in _SOURCES if (CHECKOUT / name).is_file()]
     for folder in (CHECKOUT / name for name in (*_SOURCES, *_PACKAGES)):
         found += [file for file in folder.rglob("*") if file.is_file() and "_pb2" not in file.name]
-    found += [Path(__file__), Path(__file__).with_name("oci.py")]
+    found += [Path(__file__), Path(__file__).with_name("oci.py"), Path(dockerfile.__file__)]
     return sorted(file for file in found if "__pycache__" not in file.parts)
 
 
 class _Builder:
     """Runs stages, in a mount namespace of its own that takes the mounts along."""
 
-    def __init__(self, stages: dict[str, Stage], scratch: Path) -> None:
+    def __init__(self, stages: Mapping[str, Stage], scratch: Path) -> None:
         self._stages = stages
         self._scratch = scratch
         self._built: dict[str, _Built] = {_BASE: self._python()}
-        self._ignored = (CHECKOUT / ".dockerignore").read_text().split()
 
     def build(self, name: str) -> _Built:
         """Run a stage, and those it comes from."""
         if name not in self._built:
             stage = self._stages[name]
             below = self.build(stage.base)
-            for keyword, rest in stage.instructions:
-                if keyword == "COPY" and rest.startswith("--from="):
-                    self.build(rest.split()[0].removeprefix("--from="))
+            for one in stage.instructions:
+                if "from" in one.flags:
+                    self.build(one.flags["from"])
             folder = self._scratch / name
             for part in ("upper", "work", "root"):
                 (folder / part).mkdir(parents=True)
@@ -130,8 +117,8 @@ class _Builder:
             _run("mount", "--bind", "/proc", built.root / "proc")
             _run("mount", "-t", "tmpfs", "tmpfs", built.root / "tmp")
             _run("mount", "--bind", _STANDARD_LIBRARY, built.root / _library().relative_to("/"))
-            for keyword, rest in stage.instructions:
-                self._do(built, keyword, rest)
+            for one in stage.instructions:
+                self._do(built, one)
             self._built[name] = built
         return self._built[name]
 
@@ -146,41 +133,43 @@ class _Builder:
             (programs / name).symlink_to(_library().name)
         return _Built(layer, (layer,), {"PATH": _PATH, "WORKDIR": "/"})
 
-    def _do(self, built: _Built, keyword: str, rest: str) -> None:
-        if keyword == "RUN":
-            environment = {**os.environ, "PATH": built.settings["PATH"]}
-            for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
-                environment.pop(name, None)
-            command = f"set -e; cd {shlex.quote(built.settings['WORKDIR'])}; {rest}"
-            _run("chroot", built.root, "/bin/sh", "-c", command, environment=environment)
-        elif keyword == "WORKDIR":
-            (built.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
-            built.settings["WORKDIR"] = rest
-        elif keyword == "COPY":
-            *options, source, target = rest.split()
+    def _do(self, built: _Built, one: Instruction) -> None:
+        if one.word == "RUN":
+            self._run_inside(built, one)
+        elif one.word == "WORKDIR":
+            (built.root / one.rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            built.settings["WORKDIR"] = one.rest
+        elif one.word == "COPY":
+            source, target = one.rest.split()
             place = built.root / Path(built.settings["WORKDIR"], target).relative_to("/")
-            if options:
-                origin = self._built[options[0].removeprefix("--from=")].root / source.lstrip("/")
+            if "from" in one.flags:
+                origin = self._built[one.flags["from"]].root / source.lstrip("/")
                 shutil.copytree(origin, place, symlinks=True, dirs_exist_ok=True)
             else:
-                origin = CHECKOUT / source
-                shutil.copytree(origin, place, symlinks=True, dirs_exist_ok=True, ignore=self._left_out)
-        elif keyword == "ENV":
-            for setting in shlex.split(rest):
+                copy_context(CHECKOUT, source, place)
+        elif one.word == "ENV":
+            for setting in shlex.split(one.rest):
                 name, _, value = setting.partition("=")
                 built.settings[name] = string.Template(value).substitute(built.settings)
+        elif one.word == "ARG":
+            name, _, value = one.rest.partition("=")
+            built.arguments[name] = value
         else:
-            built.settings[keyword] = rest
+            built.settings[one.word] = one.rest
 
-    def _left_out(self, folder: str, names: list[str]) -> set[str]:
-        below = Path(folder).relative_to(CHECKOUT)
-        return {
-            name
-            for name in names
-            for pattern in self._ignored
-            if fnmatch.fnmatch(str(below / name), pattern)
-            or fnmatch.fnmatch(name, pattern.removeprefix("**/"))
-        }
+    def _run_inside(self, built: _Built, one: Instruction) -> None:
+        environment = {**os.environ, **built.arguments, "PATH": built.settings["PATH"]}
+        for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
+            environment.pop(name, None)
+        if "mount" in one.flags:  # a cache, here pip's
+            kept, shown = CACHE / "pip", built.root / one.flags["mount"].rpartition("target=/")[2]
+            for folder in (kept, shown):
+                folder.mkdir(parents=True, exist_ok=True)
+            _run("mount", "--bind", kept, shown)
+        command = f"set -e; cd {shlex.quote(built.settings['WORKDIR'])}; {one.rest}"
+        _run("chroot", built.root, "/bin/sh", "-c", command, environment=environment)
+        if "mount" in one.flags:
+            _run("umount", shown)
 
 
 @dataclass(frozen=True)
@@ -190,6 +179,7 @@ class _Built:
     root: Path
     layers: tuple[Path, ...]
     settings: dict[str, str]
+    arguments: dict[str, str] = field(default_factory=dict)
 
 
 def _library() -> Path:
@@ -236,9 +226,10 @@ def _main(into: Path, images: Mapping[str, str]) -> None:
     scratch.mkdir()
     # The upper folder of an overlay can't lie in its own lower file system.
     _run("mount", "-t", "tmpfs", "tmpfs", scratch)
-    builder = _Builder(parse((CHECKOUT / "Dockerfile").read_text()), scratch)
-    made = [_image(builder, stage, name, scratch) for stage, name in images.items()]
-    write_archive(into / "images.tar", made)
+    builder = _Builder(Dockerfile((CHECKOUT / "Dockerfile").read_text()).stages, scratch)
+    (into / "images").mkdir()
+    for stage, name in images.items():
+        write_archive(into / "images" / f"{stage}.tar", [_image(builder, stage, name, scratch)])
     _run("umount", "-R", scratch)
 
 

@@ -132,6 +132,8 @@ def test_the_control_plane_may_be_away_for_a_while(
     for number in range(20, 30):
         api.create(claim(f"data-{number}", immediate))
     _wait_until_bound(api, 30)
+    for worker in deployment.workers.values():
+        worker.forgive()
     assert deployment.disks.names() == _volumes(api)
 
 

@@ -91,7 +91,6 @@ def _orphaned_podvm(cluster: Cluster) -> None:
     cluster.api.delete("Pod", "ledger-0", gracePeriodSeconds="0")
     cluster.api.patch("VolumeAttachment", "csi-1", {"metadata": {"finalizers": ["external-attacher/driver"]}})
     cluster.api.delete("VolumeAttachment", "csi-1")
-    cluster.now = lambda: time.time() + 600
 
 
 def _orphaned_without_attachment(cluster: Cluster) -> None:
@@ -190,7 +189,6 @@ FAULTS: dict[str, Fault] = {
         ("an attachment failed", _attachment_error, "attachment-error", "fence-closed"),
         ("a volume without PersistentVolume", _volume_without_pv, "volume-without-pv", "delete the disk"),
         ("a PersistentVolume without volume", _pv_without_volume, "pv-without-volume", "restore a snapshot"),
-        ("an orphaned PodVM", _orphaned_podvm, "fence-closed cluster-clock", ""),
         (
             "an orphaned PodVM, its attachment forced away",
             _orphaned_without_attachment,
@@ -212,10 +210,19 @@ def test_a_planted_fault_is_found_alone_and_with_its_fix(name: str, cluster: Clu
     assert any(fault.fix in problem.fix for problem in found.values())
 
 
-def test_a_pod_that_just_ended_is_no_orphan(cluster: Cluster) -> None:
+def test_an_orphaned_podvm_keeps_the_fence_closed_and_one_that_just_ended_does_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _orphaned_podvm(cluster)
-    cluster.now = time.time
     assert cluster.problems() == {}
+    cluster.now = lambda: time.time() + 600  # it is the API server's clock that counts
+    assert set(cluster.problems()) == {"cluster-clock"}
+    cluster.now = time.time
+    monkeypatch.setattr("cli.doctor.disks.DETACHING_SECONDS", -1.0)
+    found = cluster.problems()
+    assert set(found) == {"fence-closed"}
+    assert MACHINE in found["fence-closed"].saw
+    assert "delete that machine" in found["fence-closed"].fix
     cluster.attach(cluster.volume, "")
     assert cluster.problems() == {}
 

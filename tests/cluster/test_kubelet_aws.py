@@ -44,7 +44,7 @@ def cluster(kubernetes: Programs, cloud: Cloud) -> Iterator[Installation]:
             f"{_POD_IDENTITY}:80": _port(credentials),
             f"{_METADATA}:80": _port(f"http://{machine}"),
         }
-        with cluster_with_worker(kubernetes, services) as (control_plane, worker):
+        with cluster_with_worker("aws", kubernetes, services) as (control_plane, worker):
             environment = {
                 "AWS_ENDPOINT_URL_EC2": f"http://{_EC2}",
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://{_POD_IDENTITY}/v1/credentials",
@@ -92,7 +92,7 @@ def test_a_disk_is_made_in_the_workers_zone_and_stays_with_it_until_its_podvm_is
     assert claim.bound()["metadata"]["name"] == volume["metadata"]["name"]
     again.delete()
     claim.delete()
-    assert cloud.existing_volumes() == []
+    until(lambda: not cloud.existing_volumes(), what="the disk is gone")
 
 
 def _metadata_of(cluster: Installation, attachment: Object) -> Object:

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -190,8 +191,13 @@ class Worker:
             self.folder / "busybox-layer.tar", {"/usr/bin/busybox": Path("/usr/bin/busybox")}
         )
         write_archive(busybox, [Image(BUSYBOX, [layer], ["/usr/bin/busybox", "sh", "-c", _SLEEP])])
-        for archive in (busybox, *self._images):
-            self._runtime("images", "import", archive)
+        # containerd unpacks several at once.
+        with ThreadPoolExecutor() as imports:
+            list(
+                imports.map(
+                    lambda archive: self._runtime("images", "import", archive), [busybox, *self._images]
+                )
+            )
 
     def _start_kubelet(self) -> Inside:
         settings = self.folder / "kubelet.json"
@@ -262,6 +268,8 @@ def _kubelet_settings(cgroup: str) -> Mapping[str, object]:
         "resolvConf": "",
         # The default is a minute.
         "volumeStatsAggPeriod": "1s",
+        # Whether a volume is in use is told with the status; the default is ten seconds.
+        "nodeStatusUpdateFrequency": "2s",
         # Growth of volumes in use is looked for at each synchronization of a pod; the default is a minute.
         "syncFrequency": "2s",
         # The condition of volumes among the metrics, too.

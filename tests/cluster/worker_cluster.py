@@ -15,11 +15,11 @@ from tests.cluster.worker import Worker
 
 @contextmanager
 def cluster_with_worker(
-    programs: Programs, services: Mapping[str, int] | None = None
+    provider: str, programs: Programs, services: Mapping[str, int] | None = None
 ) -> Iterator[tuple[ControlPlane, Worker]]:
-    """A control plane and one worker that has the chart's images; ``services`` as for the worker."""
+    """A control plane and one worker that has the images of ``provider``; ``services`` as for the worker."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as state, tempfile.TemporaryDirectory() as folder:
-        images = [chart_images.own_images(), chart_images.sidecar_images(programs, Path(folder))]
+        images = chart_images.images(provider, programs, Path(folder))
         control_plane = ControlPlane(programs, Path(state))
         with control_plane, Worker(control_plane, images, services) as worker:
             yield control_plane, worker

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.images.dockerfile import Dockerfile, Images
+from tests.images.dockerfile import Dockerfile
+from tests.images.stages import Images
 from tests.peers import peer_program
 from tests.tools.go_programs import CACHE
 
@@ -105,6 +106,13 @@ def test_every_base_is_the_one_that_can_be_pinned_and_every_package_has_a_hash()
             for command in re.findall(r"pip (?:--python \S+ )?(?:install|wheel) [^&]+", one.rest):
                 local = "--no-index" in command or ("--no-deps" in command and command.rstrip().endswith("."))
                 assert "--require-hashes" in command or local, command
+
+
+def test_a_line_of_a_dockerfile_that_is_not_understood_is_refused() -> None:
+    with pytest.raises(ValueError, match="ADD"):
+        Dockerfile("FROM a AS b\nADD x /x\n")
+    with pytest.raises(ValueError, match="without a name"):
+        Dockerfile("FROM a\n")
 
 
 def test_the_same_sources_make_the_same_files(images: Images) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import urllib.parse
 import urllib.request
@@ -82,6 +83,8 @@ _FORMS = (
 def test_a_credential_is_blanked_in_any_form(form: str, value: str, before: str, after: str) -> None:
     if "://user" in form:
         value = value.replace("/", "%2F")
+    elif form.startswith("eyJ"):
+        value = re.sub("[^A-Za-z0-9_-]", "_", value)  # base64url
     shown = without_credentials(f"{before} {form.format(value)} {after}")
     assert value not in shown
     assert STRIPPED in shown

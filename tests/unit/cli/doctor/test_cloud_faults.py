@@ -149,7 +149,6 @@ def test_missing_credentials_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", "/nonexistent")
-    monkeypatch.setattr("cli.scene.CLOUD_SECONDS", 2.0)
     found = _problems(_examine(Cloud(load_provider("aws", os.environ))))
     assert set(found) == {"cloud-access", "cloud-identity"}
     assert "NoCredentialsError" in found["cloud-identity"][0].saw
