@@ -15,7 +15,7 @@ from cli.doctor.model import Finding, fail, ok
 from cli.scene import DRIVER, Scene, Skipped
 from proto import csi_pb2, csi_pb2_grpc
 
-_SECONDS: Final = 5.0
+_SECONDS: Final = 10.0
 
 
 def csi_socket(scene: Scene) -> Iterable[Finding]:

@@ -73,7 +73,9 @@ class Cluster:
     def make_volume(self, name: str) -> Volume:
         """A new encrypted disk, as the controller makes it."""
         request = VolumeRequest(name, 1024 * _MIB, Encryption("luks2", KEY_ID), "ext4")
-        return self.backend.connect().create_volume(request, Deadline.after(30))
+        volume = self.backend.connect().create_volume(request, Deadline.after(30))
+        self.backend.cloud.settle()
+        return volume
 
     def attach(self, volume: Volume, machine: str = MACHINE) -> None:
         """A machine gets the disk; an empty name: it loses it."""

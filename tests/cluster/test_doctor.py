@@ -79,7 +79,6 @@ def _not_registered(cluster: Cluster) -> None:
 
 def _volume_without_pv(cluster: Cluster) -> None:
     cluster.make_volume("pvc-nobody")
-    cluster.backend.cloud.settle()
 
 
 def _pv_without_volume(cluster: Cluster) -> None:
@@ -117,7 +116,6 @@ def _plaintext_of_the_older_sample(cluster: Cluster) -> None:
 
 def _two_pods(cluster: Cluster) -> None:
     volume = cluster.make_volume("pvc-2")
-    cluster.backend.cloud.settle()
     cluster.create(persistent_volume("pvc-2", f"aws:{volume.handle}", "second"))
     cluster.create(claim("second", "pvc-2"))
     cluster.create(pod("second-0", claims=("second",)))
@@ -231,7 +229,6 @@ def test_a_volume_that_is_being_created_is_not_without_its_claim(cluster: Cluste
     cluster.create(claim("waiting", ""))
     uid = cluster.api.get("PersistentVolumeClaim", "waiting")["metadata"]["uid"]
     cluster.make_volume(f"pvc-{uid}")
-    cluster.backend.cloud.settle()
     assert cluster.problems() == {}
 
 

@@ -42,6 +42,7 @@ class Account:
         deadline = Deadline.after(30)
         volume = self.provider.create_volume(VolumeRequest("pvc-1", GIB, None, "ext4"), deadline)
         self.provider.create_snapshot("snap-1", volume.handle, deadline)
+        self.ec2.settle()
 
 
 @pytest.fixture(scope="module")
