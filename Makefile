@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PROTO := $(wildcard proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster bench lint format proto lock machine clean agent podvm-files manifests
+.PHONY: help demo test test-cluster bench lint format proto lock machine clean agent podvm-files manifests docs messages
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,12 @@ podvm-files: agent ## Write what a PodVM image needs to dist/podvm-MODE: MODE=a,
 
 manifests: $(VENV)/.installed ## Render the Helm chart into deploy/ and docs/security.md again
 	@$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -m tests.tools.go_programs helm)"
+
+docs: $(VENV)/.installed ## Build the site of docs/ into dist/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+messages: $(VENV)/.installed ## Write docs/messages.md again from the sources
+	@$(BIN)/python -m deploy.messages
 
 machine: ## Install the Debian packages and the guest kernel that the lab needs (quick when they are there)
 	tests/lab/setup.sh

@@ -69,7 +69,7 @@ _CLASSES = (
         ProblemKind.UNKNOWN,
         "Nothing reads this parameter. The driver refuses the class, since a misspelled parameter must not "
         "end as an unencrypted volume.",
-        "Write the name as docs/flags.md lists it, or remove it.",
+        "Write the name as docs/storageclass.md lists it, or remove it.",
     ),
     _error(
         ProblemKind.NO_EFFECT,
@@ -129,7 +129,7 @@ _CLASSES = (
         ProblemKind.KEY_ID,
         "kbs-key-id is no path in the key broker, so no guest could fetch the key.",
         "Write repository/type/tag, without kbs:///; ${pvc.namespace}, ${pvc.name} and ${pv.name} stand for "
-        "the claim's and volume's names (docs/flags.md).",
+        "the claim's and volume's names (docs/storageclass.md).",
     ),
     _error(
         ProblemKind.FILE_SYSTEM,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster.dockerfile import image_archives
+from tests.cluster.image_archives import image_archives
 from tests.cluster.oci import Image, layer_of_files, write_archive
 from tests.cluster.programs import Programs
 from tests.peers import peer_program

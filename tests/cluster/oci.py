@@ -32,8 +32,8 @@ class Image:
     user: str = ""
 
 
-def layer_of_files(archive: Path, files: Mapping[str, Path]) -> Path:
-    """A layer that holds files of this machine, by their paths in the image, and an empty ``/tmp``.
+def layer_of_files(archive: Path, files: Mapping[str, Path], links: Mapping[str, str] | None = None) -> Path:
+    """A layer that holds files of this machine and links, by their paths in the image, and an empty ``/tmp``.
 
     A path through a link of this machine's root, as ``/lib`` is one, leads through the same link there.
     """
@@ -44,6 +44,10 @@ def layer_of_files(archive: Path, files: Mapping[str, Path]) -> Path:
         for link in ("bin", "lib", "lib64", "sbin"):
             if Path("/", link).is_symlink():
                 tar.add(Path("/", link), link)
+        for path, aim in (links or {}).items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.type, entry.linkname = tarfile.SYMTYPE, aim
+            tar.addfile(entry)
         for path, file in sorted(files.items()):
             first, _, rest = path.lstrip("/").partition("/")
             place = Path("/", first).readlink() / rest if Path("/", first).is_symlink() else path.lstrip("/")
