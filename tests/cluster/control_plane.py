@@ -176,6 +176,9 @@ class ControlPlane:
                 "--bind-address=127.0.0.1",
                 "--leader-elect=false",
                 f"--cert-dir={self.folder}",
+                # Its twenty a second would be what hundreds of claims wait for.
+                "--kube-api-qps=200",
+                "--kube-api-burst=400",
             ],
             "kube-scheduler": [
                 self.programs["kube-scheduler"],

@@ -85,9 +85,9 @@ capabilities:
     - --leader-election-namespace={{ $root.Values.namespaces.controller }}
     - --http-endpoint=:{{ $port }}
     - --timeout=120s
-    # A claim takes some four requests; at client-go's five a second, five hundred claims would wait for minutes.
-    - --kube-api-qps=50
-    - --kube-api-burst=100
+    # A claim takes some five requests; at client-go's five a second, five hundred claims would wait for minutes.
+    - --kube-api-qps=100
+    - --kube-api-burst=200
     {{- range index . 4 }}
     - {{ . }}
     {{- end }}
