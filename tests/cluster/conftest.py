@@ -52,7 +52,7 @@ def deployment(request: pytest.FixtureRequest, control_plane: ControlPlane) -> I
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest, api: Api) -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test on a deployment its volumes are deleted; after a failure, the pods' logs are shown."""
     failed = request.session.testsfailed
     yield
@@ -62,9 +62,11 @@ def nothing_left(request: pytest.FixtureRequest, api: Api) -> Iterator[None]:
     if request.session.testsfailed > failed:
         for worker in deployment.workers.values():
             print(worker.logs())
+    for worker in deployment.workers.values():
+        worker.check()
     forbidden = {one for worker in deployment.workers.values() for one in worker.forbidden()}
     deployment.disks.detach_all()
-    delete_everything(api)
+    delete_everything(deployment.control_plane.api)
     assert deployment.disks.names() == set()
     assert deployment.disks.snapshots() == 0
     assert not forbidden, "a container of the chart lacks a right"

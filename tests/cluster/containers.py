@@ -125,6 +125,7 @@ def _bind(source: Path, target: str, *, read_only: bool) -> list[str]:
 def _as_user(user: int, group: int, supplementary: int) -> Sequence[str]:
     return (
         "/usr/bin/setpriv",
+        "--pdeathsig=KILL",  # bubblewrap's own is lost with the change of user
         f"--reuid={user}",
         f"--regid={group}",
         f"--groups={supplementary}",

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,26 +55,34 @@ class Running:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """SIGKILL to it and its children."""
+        """SIGKILL to it and its children, also to those that outlived it."""
         self._signal(signal.SIGKILL)
         self._process.wait(_STOP_SECONDS)
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting."""
+        """SIGTERM to it and its children, without waiting."""
         self._signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes longer than twenty seconds."""
+        """SIGTERM, and SIGKILL to what is there twenty seconds later."""
         self.terminate()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        give_up = time.monotonic() + _STOP_SECONDS
+        while self._is_there() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        self.kill()
 
     def tail(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
-    def _signal(self, number: int) -> None:
-        if not self.has_ended():
+    def _is_there(self) -> bool:
+        self._process.poll()  # or its remains would count
+        return self._signal(0)
+
+    def _signal(self, number: int) -> bool:
+        """Whether a process of the group was there to get it."""
+        try:
             os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True

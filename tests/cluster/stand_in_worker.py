@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 import grpc
+import requests
 
 from proto import csi_pb2, csi_pb2_grpc
 from tests.cluster.api import Api, Object, Refused
@@ -123,13 +124,21 @@ class StandInWorker:
                 running.kill()
         for kind_of_node in ("CSINode", "Node"):
             self._api.delete(kind_of_node, self.name)
-        assert self._problem is None, repr(self._problem)
+        self.check()
 
     def crash(self, pod_name: str) -> None:
         """If the pod is here: every process of it gets SIGKILL, and it is gone, as with a lost machine."""
         with self._lock:
             for pod in [one for one in self._pods.values() if one.name == pod_name]:
                 self._remove(pod)
+
+    def check(self) -> None:
+        """That it works.
+
+        Raises:
+            AssertionError: it ended by a problem.
+        """
+        assert self._problem is None, repr(self._problem)
 
     def restarts(self) -> dict[str, int]:
         """How often containers of each pod were started again."""
@@ -169,11 +178,9 @@ class StandInWorker:
                 with self._lock:
                     self._heartbeat()
                     self._step()
-            except OSError:  # the control plane is down for a while (requests' errors are of this kind)
+            except requests.RequestException:  # the control plane is down for a while
                 continue
             except Refused as refused:
-                if refused.status in (404, 409):  # changed under our hands: look again
-                    continue
                 if refused.status < 500:
                     self._problem = refused
                     return
@@ -193,17 +200,22 @@ class StandInWorker:
     def _step(self) -> None:
         mine = self._api.list("Pod", fieldSelector=f"spec.nodeName={self.name}")
         for found in mine:
-            uid = found["metadata"]["uid"]
-            if "deletionTimestamp" in found["metadata"]:
-                self._end(uid, found)
-            elif uid not in self._seen:
-                self._begin(uid, found)
+            with _changed_meanwhile():
+                self._look_at(found)
         present = {found["metadata"]["uid"] for found in mine}
         for uid, pod in list(self._pods.items()):
-            if uid in present:
-                self._keep_running(pod)
-            else:
-                self._remove(pod)
+            with _changed_meanwhile():
+                if uid in present:
+                    self._keep_running(pod)
+                else:
+                    self._remove(pod)
+
+    def _look_at(self, found: Object) -> None:
+        uid = found["metadata"]["uid"]
+        if "deletionTimestamp" in found["metadata"]:
+            self._end(uid, found)
+        elif uid not in self._seen:
+            self._begin(uid, found)
 
     def _begin(self, uid: str, found: Object) -> None:
         if found["metadata"].get("labels", {}).get("app.kubernetes.io/name") != _PART_OF:
@@ -294,7 +306,7 @@ class StandInWorker:
         for running in pod.running.values():
             running.kill()
         self._pods.pop(pod.sandbox.pod["metadata"]["uid"], None)
-        shutil.rmtree(pod.sandbox.folder)
+        shutil.rmtree(pod.sandbox.folder, ignore_errors=True)
         self._delete(pod.sandbox.pod)
 
     def _delete(self, found: Object) -> None:
@@ -311,7 +323,7 @@ class StandInWorker:
         if "persistentVolumeClaim" in volume:
             return self._claims[volume["persistentVolumeClaim"]["claimName"]]
         own: Path = folder / "volumes" / volume["name"]
-        own.mkdir(parents=True)
+        own.mkdir(parents=True, exist_ok=True)  # a step may be tried again
         if "projected" in volume:
             metadata, account = found["metadata"], found["spec"]["serviceAccountName"]
             token = self._control_plane.token(account, metadata["namespace"])
@@ -324,6 +336,16 @@ class StandInWorker:
             os.chown(own, 0, _GROUP)
             own.chmod(0o2770)
         return own
+
+
+@contextmanager
+def _changed_meanwhile() -> Iterator[None]:
+    """What was changed or deleted under our hands is looked at again in the next step."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.status not in (404, 409):
+            raise
 
 
 @contextmanager
