@@ -22,7 +22,7 @@ from providers.registry import load_provider
 _PROVIDER = "libvirt"
 
 
-@click.command("attach-libvirt")
+@click.command("attach-libvirt", short_help="Attach published volumes to PodVMs on libvirt.")
 @logging_options
 @click.option(
     "--node-id",

@@ -18,7 +18,7 @@ from providers.interface import BackendCheck, VolumeExpander, ZonedVolumes
 from providers.registry import installed_providers, load_provider
 
 
-@click.command()
+@click.command(short_help="Create, grow, copy and delete volumes.")
 @serving_options
 @click.option(
     "--provider",

@@ -23,7 +23,7 @@ def key() -> None:
     """Make keys of volumes."""
 
 
-@key.command()
+@key.command(short_help="Make a key and write it to a pipe.")
 @click.argument("key_id")
 @click.option("--kbs-url", required=True, help="Where the key broker's HTTP API is, as https://host[:port].")
 def new(key_id: str, kbs_url: str) -> None:
@@ -81,6 +81,7 @@ def _instructions(pipeline: str, kbs_url: str) -> str:
         f"{_AUTHORIZATION_FILE} is a file of yours (mode 0600) with one line:",
         "  Authorization: Bearer <the key broker's admin token>",
         "A key that is stored there already is replaced, and its volumes do not open any more.",
+        "No copy is kept, and a rotation or a recovery needs one: docs/keys.md puts one aside first.",
     ]
     parts = urlsplit(kbs_url)
     if parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:

@@ -69,6 +69,8 @@ class KubernetesApi:
         settings.retries = False
         chosen = kubeconfig or _usual_kubeconfig()
         try:
+            if kubeconfig is not None and not kubeconfig.exists():
+                raise NoAnswer(f"there is no file {kubeconfig}")
             if chosen is not None:
                 config.load_kube_config(
                     str(chosen), context=context, client_configuration=settings, persist_config=False

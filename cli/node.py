@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _METADATA = "metadata:"
 
 
-@click.command()
+@click.command(short_help="Hand volumes over to Kata on one node.")
 @serving_options
 @click.option(
     "--node-id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,28 @@ from cli.pod_policy import CannotWrite, write_policy
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(short_help="Check and write volume policies.")
 def policy() -> None:
     """Check and write volume policies: what the guest demands of the volumes that the host brings."""
 
 
-@policy.command()
+@policy.command(short_help="Say in words what a policy means.")
 @click.argument("file", type=_FILE)
 def check(file: Path) -> None:
     """Say in words what the policy in FILE means; fail if the guest would refuse it."""
+    content = file.read_bytes()
     try:
-        parsed = parse_policy(file.read_bytes())
+        parsed = parse_policy(content)
     except Refused as refused:
+        if _is_initdata(content):
+            raise click.ClickException(
+                f"{file} is initdata, not a policy; 'confidential-csi lint' checks the policy in it"
+            ) from None
         raise click.ClickException(f"{file}: {refused}") from None
     click.echo("\n".join(explain(parsed)))
 
 
-@policy.command(name="for")
+@policy.command(name="for", short_help="Write a policy for a pod.")
 @click.argument("pod", type=_FILE)
 @click.argument("more", type=_FILE, nargs=-1)
 def write_for(pod: Path, more: tuple[Path, ...]) -> None:
@@ -83,6 +89,13 @@ def explain(parsed: Policy | PolicyResource) -> list[str]:
             else "kept from the host, and so Kubernetes has none."
         ),
     ]
+
+
+def _is_initdata(content: bytes) -> bool:
+    try:
+        return {"algorithm", "data"} <= tomllib.loads(content.decode()).keys()
+    except ValueError:
+        return False
 
 
 def _sentences(rules: VolumeRules) -> list[str]:

@@ -37,7 +37,7 @@ _COLUMNS = ("check", "verdict", "what it saw, and what to do")
 _PATH = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(short_help="Find what is wrong on a node or in a cluster.")
 @provider_option
 @kubernetes_options
 @click.option(

@@ -22,7 +22,7 @@ EXIT_REMARKS = 3
 EXIT_ALARMS = 4
 
 
-@click.command()
+@click.command(short_help="Tell the whole story of one volume or disk image.")
 @click.argument("subject", metavar="CLAIM|VOLUME|DIRECTORY|IMAGE")
 @click.option(
     "--as",

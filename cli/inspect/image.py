@@ -37,6 +37,10 @@ _WITHOUT_KEY: Final = (
     "Not to be told without the key: whether the header and its records are genuine. The guest checks "
     "that, by the records' HMAC, at every mount"
 )
+_WITHOUT_RECORD: Final = (
+    "Whether the header is genuine, nothing on the disk can tell: no record vouches for it, and a guest that "
+    "is told to adopt it believes it"
+)
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def _conclusion(
     )
     if sample is not None:
         text += f"; {sample.random} sampled blocks look random, {sample.zero} are empty, none can be read"
-    return f"{text}. {_WITHOUT_KEY}."
+    return f"{text}. {_WITHOUT_KEY if records else _WITHOUT_RECORD}."
 
 
 # --- parts ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class _CannotWork(click.ClickException):
     exit_code = UNREADABLE
 
 
-@click.command()
+@click.command(short_help="Find mistakes in manifests, values and policies.")
 @click.argument("files", metavar="FILE...", type=click.Path(), nargs=-1)
 @click.option(
     "--explain", metavar="RULE", type=click.Choice(sorted(RULES)), help="Say what RULE means, and stop."

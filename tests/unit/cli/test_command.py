@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import cli
 from cli.attach_libvirt import attach_libvirt
@@ -28,6 +29,12 @@ def _fails(*arguments: str, env: dict[str, str] | None = None) -> str:
     assert finished.returncode in (1, 2)
     assert "Traceback" not in finished.stderr
     return finished.stderr
+
+
+def test_the_list_of_commands_fits_a_terminal() -> None:
+    listed = CliRunner().invoke(main, ["--help"], terminal_width=80).stdout
+    assert "completion" in listed
+    assert "..." not in listed.partition("Commands:")[2]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_terminal_gets_a_hint_and_no_key() -> None:
         os.close(ours)
         os.close(theirs)
     assert finished.returncode == 1
-    for words in (b"not a pipe", b"--data-binary @-", b"in the clear", b"is replaced"):
+    for words in (b"not a pipe", b"--data-binary @-", b"in the clear", b"is replaced", b"No copy is kept"):
         assert words in finished.stderr
 
 

@@ -142,6 +142,14 @@ def test_a_policy_that_the_guest_would_refuse_fails(tmp_path: Path) -> None:
     assert run("check", tmp_path / "missing").exit_code == 2
 
 
+def test_initdata_is_told_from_a_policy(tmp_path: Path) -> None:
+    file = tmp_path / "initdata.toml"
+    file.write_text('algorithm = "sha256"\nversion = "0.1.0"\n[data]\n"volumes.toml" = "version = 1"\n')
+    result = run("check", file)
+    assert result.exit_code == 1
+    assert "is initdata, not a policy" in result.stderr
+
+
 def test_the_examples_fit_each_other() -> None:
     """What is written for the example pod allows what the example policy allows."""
     result = run("for", *(EXAMPLES / name for name in ("pod.yaml", "pvc.yaml", "storageclass.yaml")))

@@ -147,6 +147,13 @@ def test_a_broken_kubeconfig_is_a_fault_and_its_content_is_not_shown(node: Node,
         assert planted not in finished.output
 
 
+def test_a_kubeconfig_that_is_not_there_is_named(node: Node, tmp_path: Path) -> None:
+    finished = _doctor(node, f"--kubeconfig={tmp_path / 'none'}", "--check=cluster-api", "--output=json")
+    assert finished.exit_code == EXIT_FAILURES
+    (one,) = json.loads(finished.stdout)["results"]
+    assert one["saw"] == f"there is no file {tmp_path / 'none'}"
+
+
 def test_a_user_without_a_home_has_no_kubeconfig(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(_path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
