@@ -55,7 +55,7 @@ def lint(
         raise click.UsageError("name at least one FILE, or - for standard input")
     try:
         # Here, so that the command's help needs none of what only some installations have.
-        from cli.lint.run import run  # noqa: PLC0415
+        from cli.lint.run import run  # noqa: PLC0415  The help must work without it.
     except ModuleNotFoundError as error:
         raise CannotWork(
             f"lint needs the Python package {error.name}: pip install '.[cli]' in a clone brings it"

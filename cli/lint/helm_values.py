@@ -216,6 +216,6 @@ def _schema() -> dict[str, Any]:
 @functools.cache
 def _validator() -> Any:
     # Slow to import, and needed for values alone.
-    from jsonschema import Draft7Validator  # noqa: PLC0415
+    from jsonschema import Draft7Validator  # noqa: PLC0415  See above.
 
     return Draft7Validator(_schema())
