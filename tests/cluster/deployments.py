@@ -181,11 +181,10 @@ def _roll_out(control_plane: ControlPlane) -> None:
     for kind, namespace in (("deployment", CONTROLLERS), ("daemonset", f"{CONTROLLERS}-node")):
         name = f"{kind}/{namespace if kind == 'daemonset' else 'confidential-csi-controller'}"
         control_plane.kubectl("rollout", "status", "-n", namespace, name, "--timeout=300s")
-    for worker in WORKERS:
-        until(
-            lambda worker=worker: control_plane.api.get("CSINode", worker)["spec"]["drivers"],  # type: ignore[misc]
-            what=f"the driver on {worker}",
-        )
+    until(
+        lambda: all(control_plane.api.get("CSINode", worker)["spec"]["drivers"] for worker in WORKERS),
+        what="the driver on each worker",
+    )
 
 
 def _claim_of_disks() -> str:
