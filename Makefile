@@ -21,12 +21,13 @@ test: lint ## Every check and test but the cluster's
 	$(BIN)/python -m tests.peers ttrpc-go dockerfile-lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/cluster tests
 
+# Two processes, each with a control plane of its own: mostly they wait.
 test-cluster: $(VENV)/.installed ## The tests against a real Kubernetes control plane, which is built first
 	tests/lab/setup.sh tests/cluster/debian-packages.txt
 	$(BIN)/python -m tests.tools.go_programs helm
 	$(BIN)/python -m tests.cluster.programs
 	$(BIN)/python -m tests.cluster.chart_images
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster
 
 bench: $(VENV)/.installed ## Print the measured figures, each with its baseline
 	$(BIN)/python -m tests.bench
