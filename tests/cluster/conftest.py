@@ -15,6 +15,17 @@ from tests.cluster.programs import Programs, programs
 from tests.cluster.volumes import delete_everything
 
 
+#: Seconds for one of these tests on a busy machine: they wait for controllers that wait after each failure.
+_SECONDS = 1200
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave them more time than others."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def kubernetes() -> Programs:
     """The programs of Kubernetes and its sidecars."""
