@@ -14,7 +14,6 @@ from tests.cluster.deployments import Deployment, deployed
 from tests.cluster.programs import Programs, programs
 from tests.cluster.volumes import delete_everything
 
-
 #: Seconds for one of these tests on a busy machine: they wait for controllers that wait after each failure.
 _SECONDS = 1200
 
