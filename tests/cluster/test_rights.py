@@ -152,8 +152,15 @@ def a_volume_and_a_snapshot(deployment: Deployment, api: Api) -> Iterator[None]:
     api.delete("Pod", "first-user")
     until(lambda: not api.list("VolumeAttachment"), what="the volume is free")
     yield
+    # The snapshotter deletes no snapshot whose creation it began and could not note.
+    until(lambda: all(_is_ready(one) for one in api.list("VolumeSnapshot")), what="all snapshots are made")
     for found in api.list("VolumeAttachment"):
         api.delete("VolumeAttachment", found["metadata"]["name"])
+
+
+def _is_ready(snapshot: Object) -> bool:
+    ready: bool = snapshot.get("status", {}).get("readyToUse", False)
+    return ready
 
 
 def _ask_for_everything(api: Api, index: int) -> None:
