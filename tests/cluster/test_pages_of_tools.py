@@ -17,6 +17,11 @@ from tests.tools.driver_process import COMMAND
 from tests.unit.cli.inspect.images import write_image
 
 _DOCS = Path(__file__).parents[2] / "docs"
+#: A block that names this file as its test; those of the others are run elsewhere (docs/tested-commands.md).
+_BLOCK = re.compile(
+    r"^<!-- commands: run by tests/cluster/test_pages_of_tools\.py -->\n+```console\n(.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,9 @@ def cluster(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _run_page(name: str, cluster: Cluster) -> dict[str, subprocess.CompletedProcess[str]]:
-    """Each command of the page to how it ended."""
+    """Each command of the page's blocks that are run here to how it ended."""
     found = {}
-    for block in re.findall(r"^```console\n(.*?)^```$", (_DOCS / name).read_text(), re.DOTALL | re.MULTILINE):
+    for block in _BLOCK.findall((_DOCS / name).read_text()):
         for line in block.splitlines():
             assert line.startswith(("$ confidential-csi", "# confidential-csi", "$ AWS_REGION="))
             found[line[2:]] = subprocess.run(
