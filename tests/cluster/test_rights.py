@@ -154,8 +154,14 @@ def a_volume_and_a_snapshot(deployment: Deployment, api: Api) -> Iterator[None]:
     yield
     # The snapshotter deletes no snapshot whose creation it began and could not note.
     until(lambda: all(_is_ready(one) for one in api.list("VolumeSnapshot")), what="all snapshots are made")
-    for found in api.list("VolumeAttachment"):
-        api.delete("VolumeAttachment", found["metadata"]["name"])
+    # One after the other: detached at once, they refuse each other their volume, for minutes in the end.
+    for name in [found["metadata"]["name"] for found in api.list("VolumeAttachment")]:
+        _detach(api, name)
+
+
+def _detach(api: Api, name: str) -> None:
+    api.delete("VolumeAttachment", name)
+    until(lambda: not api.find("VolumeAttachment", name), what=f"{name} is gone")
 
 
 def _is_ready(snapshot: Object) -> bool:
