@@ -91,17 +91,7 @@ def azure(folder: Path) -> Iterator[Deployment]:
             "controller",
             folder,
             *("--provider", "azure"),
-            env={
-                "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID": server.add(cloud).subscription,
-                "CONFIDENTIAL_CSI_AZURE_RESOURCE_GROUP": "disks",
-                "CONFIDENTIAL_CSI_AZURE_LOCATION": "westeurope",
-                "CONFIDENTIAL_CSI_AZURE_ENDPOINT": server.endpoint,
-                "AZURE_AUTHORITY_HOST": server.endpoint,
-                "AZURE_TENANT_ID": "11111111-2222-3333-4444-555555555555",
-                "AZURE_CLIENT_ID": "66666666-7777-8888-9999-000000000000",
-                "AZURE_FEDERATED_TOKEN_FILE": str(token),
-                "REQUESTS_CA_BUNDLE": str(server.certificate),
-            },
+            env=server.environment(server.add(cloud).subscription, token),
         ) as controller,
     ):
         yield Deployment(

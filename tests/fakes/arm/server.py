@@ -59,6 +59,20 @@ class ArmServer(ThreadingHTTPServer):
         self.clouds[cloud.subscription] = cloud
         return cloud
 
+    def environment(self, subscription: str, token: Path) -> dict[str, str]:
+        """Of a controller with disks in that subscription; as pods in AKS it gets its token in a file."""
+        return {
+            "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID": subscription,
+            "CONFIDENTIAL_CSI_AZURE_RESOURCE_GROUP": "disks",
+            "CONFIDENTIAL_CSI_AZURE_LOCATION": "westeurope",
+            "CONFIDENTIAL_CSI_AZURE_ENDPOINT": self.endpoint,
+            "AZURE_AUTHORITY_HOST": self.endpoint,
+            "AZURE_TENANT_ID": "11111111-2222-3333-4444-555555555555",
+            "AZURE_CLIENT_ID": "66666666-7777-8888-9999-000000000000",
+            "AZURE_FEDERATED_TOKEN_FILE": str(token),
+            "REQUESTS_CA_BUNDLE": str(self.certificate),
+        }
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that were killed are no news."""
 

@@ -244,17 +244,7 @@ def test_a_real_controller_on_azure_shows_neither_its_identity_nor_its_token(tmp
     token.write_text(PLANTED_JWT)
     cloud = ArmCloud(operation_looks=1)
     with azure_server(tmp_path) as server:
-        environment = {
-            "CONFIDENTIAL_CSI_AZURE_SUBSCRIPTION_ID": server.add(cloud).subscription,
-            "CONFIDENTIAL_CSI_AZURE_RESOURCE_GROUP": "disks",
-            "CONFIDENTIAL_CSI_AZURE_LOCATION": "westeurope",
-            "CONFIDENTIAL_CSI_AZURE_ENDPOINT": server.endpoint,
-            "AZURE_AUTHORITY_HOST": server.endpoint,
-            "AZURE_TENANT_ID": "11111111-2222-3333-4444-555555555555",
-            "AZURE_CLIENT_ID": "66666666-7777-8888-9999-000000000000",
-            "AZURE_FEDERATED_TOKEN_FILE": str(token),
-            "REQUESTS_CA_BUNDLE": str(server.certificate),
-        }
+        environment = server.environment(server.add(cloud).subscription, token)
         options = ("--provider=azure", "--log-level=trace", METRICS_ON)
         with (
             running("controller", tmp_path, *options, env=environment) as process,
