@@ -354,15 +354,6 @@ def test_the_api_server_s_ports_can_t_be_taken_back() -> None:
         rendered("aws", "networkPolicies.apiServerPorts=null")
 
 
-@pytest.mark.parametrize("role", ["controller", "node"])
-def test_a_release_is_not_put_into_a_namespace_that_the_chart_makes(role: str) -> None:
-    """Helm would make it first, and then stumble over it."""
-    own = {"controller": "confidential-csi", "node": "confidential-csi-node"}[role]
-    with pytest.raises(Refused, match="--namespace kube-system"):
-        rendered("aws", own, what="namespace")
-    assert rendered("aws", "default", what="namespace")
-
-
 def test_both_roles_in_one_namespace_would_be_an_exception_for_both() -> None:
     with pytest.raises(Refused, match="are the same"):
         rendered("aws", "namespaces.node=confidential-csi", what="set")
