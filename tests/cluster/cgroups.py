@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from tests.cluster.api import until
+from tests.tools.own_folders import left_behind
 
 
 @contextmanager
-def folder(name: str) -> Iterator[str]:
-    """The path of a group of that name, below which a container runtime makes others.
+def own_group() -> Iterator[str]:
+    """The path of a group of this process, below which a container runtime makes others.
 
-    All are removed at the end; their processes must have ended by then.
+    All are removed at the end; their processes must have ended by then. Those of processes that were killed
+    are removed first.
     """
+    for hierarchy in _hierarchies():
+        for left in left_behind("worker", hierarchy):
+            _removed(left)
+    name = f"worker-{os.getpid()}-{uuid.uuid4().hex}"
     yield f"/{name}"
     for hierarchy in _hierarchies():
         group = hierarchy / name
-        until(partial(_removed, group), seconds=30, what=f"{group} is gone")
+        until(partial(_removed, group), what=f"{group} is gone")
 
 
 def _hierarchies() -> Iterator[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from tests.cluster.pod_identity import pod_identity
 from tests.cluster.release import Release
 from tests.cluster.stand_in_worker import StandInWorker
 from tests.fakes.ec2 import Bucket, Cloud, Ec2Server, Rules
+from tests.tools.own_folders import own_folder
 
 CONTROLLERS = "confidential-csi"
 ENCRYPTED = "confidential-csi-encrypted"
@@ -119,12 +119,11 @@ class Deployment:
 @contextmanager
 def deployed(provider: str, control_plane: ControlPlane) -> Iterator[Deployment]:
     """The chart with provider ``local`` or ``aws``, within the block."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        deploy = {"local": _local, "aws": _aws}[provider]
-        with deploy(control_plane, Path(folder)) as deployment:
-            _roll_out(control_plane)
-            yield deployment
-            deployment.release.uninstall()
+    deploy = {"local": _local, "aws": _aws}[provider]
+    with own_folder("deployment") as folder, deploy(control_plane, folder) as deployment:
+        _roll_out(control_plane)
+        yield deployment
+        deployment.release.uninstall()
 
 
 @contextmanager

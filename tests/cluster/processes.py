@@ -18,19 +18,21 @@ _STOP_SECONDS = 20.0
 #: Below those that Linux gives to connections by itself: between two starts of a server, one of its own
 #: clients could take its port.
 _PORTS = range(20000, 32000)
-_given: set[int] = set()
+#: To have a port of this address, until this process ends, is to be the one that was given the number.
+_OF_GIVEN_PORTS = "127.127.127.127"
+_given: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses; each time another one."""
+    """A port of loopback that nobody uses, and that no other caller gets, whatever its process."""
     while True:
-        port = random.choice(_PORTS)
-        if port in _given:
-            continue
-        with socket.socket() as listener, suppress(OSError):
+        port, given = random.choice(_PORTS), socket.socket()
+        with suppress(OSError), socket.socket() as listener:
+            given.bind((_OF_GIVEN_PORTS, port))
             listener.bind(("127.0.0.1", port))
-            _given.add(port)
+            _given.append(given)
             return port
+        given.close()
 
 
 class Running:

@@ -54,7 +54,6 @@ class _Pod:
     running: dict[str, Running] = field(default_factory=dict)
     is_reported: bool = False
     """Whether its readiness was told, since a container was last started."""
-    restarts: int = 0
     not_before: float = 0.0
 
     @property
@@ -72,7 +71,7 @@ class StandInWorker:
     """A worker, within a ``with`` block.
 
     ``claims`` are the directories of PersistentVolumeClaims that pods of the chart mount, ``arguments`` what
-    replaces an argument of a container here (what the instance metadata would tell), ``labels`` the node's.
+    replaces an argument of a container here (what the instance metadata would tell).
     """
 
     def __init__(
@@ -133,17 +132,12 @@ class StandInWorker:
                 self._remove(pod)
 
     def check(self) -> None:
-        """That it works.
+        """That it works, and no driver ended by itself.
 
         Raises:
             AssertionError: it ended by a problem.
         """
         assert self._problem is None, repr(self._problem)
-
-    def restarts(self) -> dict[str, int]:
-        """How often containers of each pod were started again."""
-        with self._lock:
-            return {pod.name: pod.restarts for pod in self._pods.values()}
 
     def log(self, pod_name: str, container: str) -> str:
         """The log of a container that runs here; empty if there is none."""
@@ -246,7 +240,8 @@ class StandInWorker:
                 continue
             pod.is_reported = False
             if name in pod.running:
-                pod.restarts += 1
+                # Sidecars end when they lose their lease.
+                assert name != "driver", f"the driver ended: {pod.running[name].tail()}"
                 pod.not_before = time.monotonic() + _RESTART_SECONDS
             pod.running[name] = run_container(self._control_plane.programs, pod.sandbox, container)
         if not pod.is_reported and self._answers(pod):
