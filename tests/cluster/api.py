@@ -159,10 +159,13 @@ def until(look: Callable[[], _Found], *, seconds: float = _PATIENCE, what: str =
     Raises:
         AssertionError: it did not in that time.
     """
-    give_up = time.monotonic() + seconds
+    began = asked = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < give_up, f"not within {seconds} s: {what or look}"
-        time.sleep(0.1)
+        now = time.monotonic()
+        assert now < began + seconds, f"not within {seconds} s: {what or look}"
+        # To look again and again at hundreds of objects would keep others from what is waited for.
+        time.sleep(max(0.1, now - asked, (now - began) / 50))
+        asked = time.monotonic()
     return found
 
 

@@ -103,12 +103,15 @@ class Deployment:
         pods = self.control_plane.api.list("Pod", CONTROLLERS)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
-    def leader(self, sidecar: str = "") -> str:
-        """The pod that holds a sidecar's lease; the provisioner's unless another is named."""
+    def leader(self) -> str:
+        """The controller's pod that holds the provisioner's lease, once one does."""
+        return until(self._leader, what="a controller leads")
+
+    def _leader(self) -> str:
         name = "caa-csi-block-csi-confidentialcontainers-io"
-        lease = self.control_plane.api.get("Lease", f"{sidecar}{name}", CONTROLLERS)
+        lease = self.control_plane.api.find("Lease", name, CONTROLLERS) or {"spec": {}}
         holder: str = lease["spec"].get("holderIdentity", "")
-        return holder
+        return holder if holder in {one["metadata"]["name"] for one in self.controllers()} else ""
 
     def crash(self, pod_name: str) -> None:
         """The pod's machine is lost."""

@@ -88,7 +88,6 @@ def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
     deployment: Deployment, api: Api, immediate: str
 ) -> None:
     leader = deployment.leader()
-    assert leader in {one["metadata"]["name"] for one in deployment.controllers()}
     before, rules = deployment.cloud.calls["CreateVolume"], deployment.cloud.rules
     deployment.cloud.rules = replace(rules, creating=600.0)  # none is made until the leader is gone
     for number in range(50):
