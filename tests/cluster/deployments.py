@@ -34,8 +34,12 @@ class Disks(ABC):
     """What the provider has, seen from behind it."""
 
     @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The CSI names of all disks, and how many bytes each has."""
+
     def names(self) -> set[str]:
         """The CSI names of all disks."""
+        return set(self.sizes())
 
     @abstractmethod
     def snapshots(self) -> int:
@@ -52,8 +56,11 @@ class LocalDisks(Disks):
 
     directory: Path
 
-    def names(self) -> set[str]:
-        return {entry.name.removeprefix("csi-vol-") for entry in self.directory.glob("volumes/*")}
+    def sizes(self) -> dict[str, int]:
+        return {
+            entry.name.removeprefix("csi-vol-"): (entry / "disk.raw").stat().st_size
+            for entry in self.directory.glob("volumes/*")
+        }
 
     def snapshots(self) -> int:
         return len(list(self.directory.glob("snapshots/*")))
@@ -68,11 +75,11 @@ class Ec2Disks(Disks):
 
     cloud: Cloud
 
-    def names(self) -> set[str]:
+    def sizes(self) -> dict[str, int]:
         volumes = self.cloud.existing_volumes()
-        names = {volume.now.tags["caa-csi-volume-id"] for volume in volumes}
-        assert len(names) == len(volumes), "two disks of one name"
-        return names
+        sizes = {volume.now.tags["caa-csi-volume-id"]: volume.now.size << 30 for volume in volumes}
+        assert len(sizes) == len(volumes), "two disks of one name"
+        return sizes
 
     def snapshots(self) -> int:
         return len(self.cloud.existing_snapshots())

@@ -37,6 +37,7 @@ def test_a_claim_is_bound_grown_snapshotted_restored_cloned_and_deleted(
         ),
         what="the volume has grown",
     )
+    assert deployment.disks.sizes() == {volume["metadata"]["name"]: 2 << 30}
 
     api.create(snapshot_of("data", "first"))
     snapshot = ready_snapshot(api, "first")
@@ -48,6 +49,7 @@ def test_a_claim_is_bound_grown_snapshotted_restored_cloned_and_deleted(
         api.create(pod(f"user-of-{name}", name))
         copy = volume_of(api, name)
         assert copy["spec"]["capacity"]["storage"] == "3Gi"
+        assert deployment.disks.sizes()[copy["metadata"]["name"]] == 3 << 30
         # The key stays its source's: the copy carries the same LUKS header.
         assert copy["spec"]["csi"]["volumeAttributes"]["kbs-key-id"] == "default/volume-key/data"
     assert len(deployment.disks.names()) == 3
