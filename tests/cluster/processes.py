@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_STOP_SECONDS = 20.0
+#: From SIGTERM to SIGKILL.
+STOP_SECONDS = 20.0
 
 
 #: Below those that Linux gives to connections by itself: between two starts of a server, one of its own
@@ -59,7 +60,7 @@ class Running:
     def kill(self) -> None:
         """SIGKILL to it and its children, also to those that outlived it."""
         self._signal(signal.SIGKILL)
-        self._process.wait(_STOP_SECONDS)
+        self._process.wait(STOP_SECONDS)
 
     def terminate(self) -> None:
         """SIGTERM to it and its children, without waiting."""
@@ -68,8 +69,8 @@ class Running:
     def stop(self) -> None:
         """SIGTERM, and SIGKILL to what is there twenty seconds later."""
         self.terminate()
-        give_up = time.monotonic() + _STOP_SECONDS
-        while self._is_there() and time.monotonic() < give_up:
+        give_up = time.monotonic() + STOP_SECONDS
+        while self.is_there() and time.monotonic() < give_up:
             time.sleep(0.05)
         self.kill()
 
@@ -77,7 +78,8 @@ class Running:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
-    def _is_there(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether it or a child of it has not ended yet."""
         self._process.poll()  # or its remains would count
         return self._signal(0)
 

@@ -28,7 +28,7 @@ from proto import csi_pb2, csi_pb2_grpc
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.containers import NOT_TO_BE_HAD, PodSandbox, image_name, run_container
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import Running
+from tests.cluster.processes import STOP_SECONDS, Running
 
 _DRIVER = "caa-csi-block.csi.confidentialcontainers.io"
 _PART_OF = "confidential-csi"
@@ -55,6 +55,8 @@ class _Pod:
     is_reported: bool = False
     """Whether its readiness was told, since a container was last started."""
     not_before: float = 0.0
+    killed_at: float | None = None
+    """When those get SIGKILL that are still there, once the pod is about to end."""
 
     @property
     def name(self) -> str:
@@ -199,10 +201,10 @@ class StandInWorker:
         present = {found["metadata"]["uid"] for found in mine}
         for uid, pod in list(self._pods.items()):
             with _changed_meanwhile():
-                if uid in present:
-                    self._keep_running(pod)
-                else:
+                if uid not in present:
                     self._remove(pod)
+                elif pod.killed_at is None:
+                    self._keep_running(pod)
 
     def _look_at(self, found: Object) -> None:
         uid = found["metadata"]["uid"]
@@ -287,15 +289,16 @@ class StandInWorker:
         self._api.patch("Pod", pod.name, {"status": status}, pod.namespace, part="status", form="strategic")
 
     def _end(self, uid: str, found: Object) -> None:
+        """Pods may end side by side, and the heartbeat goes on."""
         pod = self._pods.get(uid)
-        if pod is not None:
+        if pod is None:
+            self._delete(found)
+        elif pod.killed_at is None:
+            pod.killed_at = time.monotonic() + STOP_SECONDS
             for running in pod.running.values():
                 running.terminate()
-            for running in pod.running.values():
-                running.stop()
+        elif time.monotonic() > pod.killed_at or not any(one.is_there() for one in pod.running.values()):
             self._remove(pod)
-        else:
-            self._delete(found)
 
     def _remove(self, pod: _Pod) -> None:
         for running in pod.running.values():
