@@ -34,8 +34,10 @@ def cluster(kubernetes: Programs) -> Iterator[LocalInstallation]:
 def test_the_chart_runs_and_kubelet_knows_the_driver(cluster: LocalInstallation) -> None:
     """Field case K2."""
     for pod in cluster.pods():
-        statuses = pod["status"]["containerStatuses"]
-        assert [one["restartCount"] for one in statuses] == [0] * len(statuses), pod["metadata"]["name"]
+        for status in pod["status"]["containerStatuses"]:
+            log = list(cluster.worker.container_log(pod, status["name"]))
+            # A sidecar that a busy machine kept from its lease starts again.
+            assert not status["restartCount"] or any("Stopped leading" in line for line in log), (status, log)
     (driver,) = cluster.api.get("CSINode", cluster.worker.name)["spec"]["drivers"]
     assert driver["nodeID"] == f"node/{cluster.worker.name}"
 
@@ -192,7 +194,7 @@ def test_kubelet_shows_usage_and_growth_of_a_volume_in_use_as_its_guest_does(
             until(lambda: _figure(cluster, "inodes_used", "use") == 11)
             until(lambda: _figure(cluster, "health_status_abnormal", "use") == 0)
             claim.grow("96Mi")
-            until(lambda: claim.size() == "96Mi", seconds=180, what="the claim's size")
+            until(lambda: claim.size() == "96Mi", what="the claim's size")
             assert ("ResizeVolume", disk, 96 << 20) in guest.calls
             until(lambda: _figure(cluster, "capacity_bytes", "use") == (96 << 20) - (4 << 20))
         (pod.record() / sandbox).unlink()

