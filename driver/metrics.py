@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import cast
 
@@ -88,10 +88,13 @@ class Metrics(Observer):
             return int(server.server_port)
         raise AssertionError("unreachable: there is a host")
 
+    def rpcs_offered(self, methods: Iterable[str]) -> None:
+        for method in methods:
+            for code in _CODES_OF_ALERTS:
+                self._rpcs.labels(method, code)
+
     def rpc_began(self, method: str) -> None:
         self._rpcs_in_flight.labels(method).inc()
-        for code in _CODES_OF_ALERTS:
-            self._rpcs.labels(method, code)
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         self._rpcs_in_flight.labels(method).dec()
