@@ -12,7 +12,7 @@ from cli.doctor.catalog import CHECKS
 from cli.doctor.fixes import Removal, removals
 from cli.doctor.model import Result, Verdict, run
 from cli.kubernetes_api import has_usual_kubeconfig, kubernetes_options
-from cli.node_options import direct_volumes_option, pods_option
+from cli.node_options import direct_volumes_option
 from cli.output import OutputFormat, echo_json, echo_table, output_option
 from cli.quiet import keep_libraries_quiet
 from cli.scene import (
@@ -54,7 +54,6 @@ _PATH = click.Path(path_type=Path)
     help="kubelet's root directory, as node.kubeletRoot of the chart.",
 )
 @direct_volumes_option
-@pods_option
 @click.option(
     "--hypervisor-socket",
     type=_PATH,
@@ -101,7 +100,6 @@ def doctor(
     endpoint: str | None,
     kubelet_root: Path,
     direct_volumes_root: Path,
-    pods_root: Path,
     hypervisor_socket: Path,
     kata_config: Path | None,
     node_name: str,
@@ -121,7 +119,6 @@ def doctor(
         None if endpoint is None else _socket_path(endpoint),
         kubelet_root,
         direct_volumes_root,
-        pods_root,
         hypervisor_socket,
         KATA_CONFIGS if kata_config is None else (kata_config,),
     )

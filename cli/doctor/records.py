@@ -78,10 +78,6 @@ class Record:
         """What stands beside ``mountInfo.json``."""
         return sorted(one for one in self.directory.iterdir() if one.name != mountinfo.FILE_NAME)
 
-    def noted_sandboxes(self) -> list[str]:
-        """Names of the files by which Kata notes sandboxes."""
-        return [one.name for one in self.beside() if _SANDBOX.fullmatch(one.name)]
-
 
 def records(scene: Scene) -> list[Record]:
     """All records, by name. Raises Skipped where there is no root."""

@@ -20,7 +20,7 @@ from cli.kubernetes_objects import (
     says_encrypted,
 )
 from cli.owners import owners_of, volume_ids
-from cli.scene import DRIVER, Scene, Skipped
+from cli.scene import DRIVER, Scene, Skipped, cause
 from driver import mountinfo
 from driver.direct_volumes import directory_name, target_path_of
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
@@ -220,7 +220,7 @@ def _seen(story: Story, look: Callable[[], Found], what: str) -> Found | None:
     try:
         return look()
     except (Skipped, ProviderError, DriverError) as error:
-        note = f"{what}: {error}"
+        note = f"{what}: {cause(error)}"
         if note not in story.unseen:
             story.unseen.append(note)
         return None

@@ -79,7 +79,7 @@ def _examine(cloud: Cloud | str, *, now: Callable[[], float] = time.time) -> dic
 def _scene(cloud: Cloud | str, *, now: Callable[[], float] = time.time) -> Scene:
     nowhere = Path("/nonexistent")
     return Scene(
-        Paths(None, nowhere, nowhere, nowhere, nowhere),
+        Paths(None, nowhere, nowhere, nowhere),
         cluster="no cluster in this test",
         cloud=cloud,
         cloud_wanted=True,
@@ -202,7 +202,7 @@ def test_a_provider_that_can_not_be_loaded_is_a_fault_and_one_not_named_is_none(
     wanted = _examine("CONFIDENTIAL_CSI_AWS_REGION must be set")
     assert set(_problems(wanted)) == {"cloud-access"}
     nowhere = Path("/nonexistent")
-    scene = Scene(Paths(None, nowhere, nowhere, nowhere, nowhere), cluster="none", cloud="no cloud was named")
+    scene = Scene(Paths(None, nowhere, nowhere, nowhere), cluster="none", cloud="no cloud was named")
     assert {one.verdict for check in CLOUD_CHECKS for one in run(check, scene)} == {Verdict.SKIPPED}
 
 
