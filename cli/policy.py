@@ -13,6 +13,7 @@ from agent.errors import Refused
 from agent.policy import Encryption, Format, Measurement, Policy, VolumeRules
 from agent.policy_schema import PolicyResource, parse_policy
 from cli.pod_policy import CannotWrite, write_policy
+from cli.quantity import rounded
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -112,7 +113,7 @@ def _sentences(rules: VolumeRules) -> list[str]:
     if rules.luks_uuid is not None:
         sentences.append(f"only the volume with the LUKS UUID {rules.luks_uuid}")
     if rules.minimum_size:
-        sentences.append(f"the disk has at least {rules.minimum_size} bytes")
+        sentences.append(f"the disk has at least {rules.minimum_size} bytes ({rounded(rules.minimum_size)})")
     if rules.format is Format.NEVER:
         sentences.append("a blank disk is refused, never formatted")
     else:

@@ -11,6 +11,7 @@ import click
 from cli.doctor.catalog import CHECKS
 from cli.doctor.fixes import Removal, removals
 from cli.doctor.model import Result, Verdict, run
+from cli.known_names import known_name_option
 from cli.kubernetes_api import has_usual_kubeconfig, kubernetes_options
 from cli.node_options import direct_volumes_option
 from cli.output import OutputFormat, echo_json, echo_table, output_option
@@ -81,12 +82,14 @@ _PATH = click.Path(path_type=Path)
     show_envvar=True,
     help="Handlers of the RuntimeClasses that start peer pods, separated by commas.",
 )
-@click.option(
+@known_name_option(
     "--check",
     "only",
     metavar="ID",
     multiple=True,
-    type=click.Choice([check.id for check in CHECKS]),
+    names=[check.id for check in CHECKS],
+    what="check",
+    page="docs/doctor.md",
     help="Run this check alone (repeatable); docs/doctor.md lists them.",
 )
 @click.option("--fix", is_flag=True, help="Remove what is provably stale on this node, after asking.")

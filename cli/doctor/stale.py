@@ -37,8 +37,8 @@ def stale_records(scene: Scene) -> Iterable[Finding]:
 def why_unused(scene: Scene, record: Record) -> str | None:
     """Why certainly no PodVM has the record's disk; None if one may, although its pod is gone.
 
-    Only the cloud can tell: times of files on this node can't, since a clock may have been set back. On libvirt,
-    to remove a record takes the disk from its machine, which may be writing.
+    Only the cloud can tell: times of files on this node can't, since a clock may have been set back. On
+    libvirt, to remove a record takes the disk from its machine, which may be writing.
     """
     device, cloud = record.device(), scene.cloud
     if device is None or isinstance(cloud, str) or not isinstance(cloud.provider, VolumeFence):

@@ -200,8 +200,22 @@ def test_every_rule_can_be_explained(rule: str) -> None:
     assert document["meaning"] == RULES[rule].meaning
 
 
-def test_an_unknown_rule_is_a_usage_error() -> None:
-    assert run("--explain", "nothing").exit_code == 2
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nope", "docs/lint.md lists them"),
+        ("mount-paht", "did you mean mount-path or "),
+        ("Key-id", "did you mean key-id"),
+        ("encrypt", "did you mean encrypt-type or encryption-incomplete"),
+    ],
+)
+def test_a_rule_that_does_not_exist_is_named_and_its_neighbors_are(name: str, hint: str) -> None:
+    result = run("--explain", name)
+    assert result.exit_code == 2
+    (error,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+    assert f"there is no rule {name!r}" in error
+    assert hint in error
+    assert len(error) < 160
 
 
 @pytest.mark.parametrize("output", ["table", "json"])

@@ -91,7 +91,7 @@ def writer(tmp_path: Path) -> Writer:
 def test_the_example_is_explained() -> None:
     result = run("check", EXAMPLES / "volumes.toml")
     assert result.exit_code == 0
-    for words in ("/data:", "LUKS2", "default/volume-key/ledger", "67108864 bytes", "group 2000"):
+    for words in ("/data:", "LUKS2", "default/volume-key/ledger", "67108864 bytes (64 MiB)", "group 2000"):
         assert words in result.output
 
 

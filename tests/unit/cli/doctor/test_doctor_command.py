@@ -68,7 +68,9 @@ def test_warnings_and_failures_have_exit_codes_of_their_own(node: Node) -> None:
     node.paths.direct_volumes.chmod(0o777)
     assert _doctor(node).exit_code == EXIT_FAILURES
     assert _doctor(node, "--check=csi-socket").exit_code == 0
-    assert _doctor(node, "--check=nothing").exit_code == 2
+    unknown = _doctor(node, "--check=csi-socket", "--check=record-devices")
+    assert unknown.exit_code == 2
+    assert "there is no check 'record-devices'; did you mean record-device" in unknown.output
     assert _doctor(node, "--check=cluster-api", "--check=cloud-access").exit_code == EXIT_NOTHING_SEEN
     assert _doctor(node, "--endpoint=relative").exit_code == 2
 
