@@ -48,8 +48,9 @@ def identity(scene: Scene) -> Iterable[Finding]:
         return [
             fail(
                 f"the cloud does not say whose credentials these are: {cause(error)}",
-                "give the controller valid credentials (docs/aws.md, docs/azure.md), and a way to the cloud's "
-                "API; run the doctor with the same ones (in the controller's pod, or with the same environment)",
+                "give the controller credentials that are valid (docs/aws.md, docs/azure.md), and a way to "
+                "the cloud's API; run the doctor with the same ones (in the controller's pod, or with the "
+                "same environment)",
             )
         ]
     return [ok(f"the cloud takes us for {who}")]
