@@ -137,16 +137,16 @@ def _sentences(rules: VolumeRules) -> list[str]:
 def _documents(file: Path) -> list[dict[str, Any]]:
     try:
         # Only this command needs it; controller and node run without.
-        yaml = import_module("yaml")
+        reader = import_module("cli.lint.yaml_reader")
     except ModuleNotFoundError:
         raise click.ClickException("this command needs PyYAML: pip install PyYAML") from None
-    try:
-        loaded = list(yaml.safe_load_all(file.read_bytes()))
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise click.ClickException(f"{file} is not YAML: {error}") from None
+
+    def refuse(_rule: str, line: int, message: str) -> None:
+        raise click.ClickException(f"{file}:{line}: {message}")
+
     documents: list[object] = []
-    for one in loaded:
+    for one in reader.read_documents(file.read_bytes(), str(file), refuse):
         if isinstance(one, dict):
             # As `kubectl get -o yaml` prints several.
-            documents += one["items"] if one.get("kind") == "List" else [one]
+            documents += one.get("items") or () if one.get("kind") == "List" else [one]
     return [one for one in documents if isinstance(one, dict)]

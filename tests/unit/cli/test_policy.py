@@ -330,7 +330,17 @@ def test_what_no_policy_fits_is_an_error(writer: Writer, workload: dict[str, Any
 
 def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
-    file.write_text("a: [")
+    file.write_text("a: 1\npassword: [planted")
     result = run("for", file)
     assert result.exit_code == 1
-    assert "not YAML" in result.stderr
+    assert f"{file}:2: not YAML" in result.stderr
+    assert "planted" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ["kind: List", "kind: List\nitems: {a: b}", f"a: 0x{'f' * 5000}", "- a", ""])
+def test_a_file_without_a_pod_is_an_error(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(text)
+    result = run("for", file)
+    assert result.exit_code == 1
+    assert "the file holds 0 pods" in result.stderr
