@@ -14,7 +14,7 @@ from cli.doctor.model import Result, Verdict, run
 from cli.known_names import known_name_option
 from cli.kubernetes_api import has_usual_kubeconfig, kubernetes_options
 from cli.node_options import direct_volumes_option
-from cli.output import OutputFormat, echo_json, echo_table, output_option
+from cli.output import OutputFormat, echo_json, echo_table, output_option, printable
 from cli.quiet import keep_libraries_quiet
 from cli.scene import (
     HYPERVISOR_SOCKET,
@@ -141,7 +141,7 @@ def doctor(
     else:
         _show(results)
         for what in _fix(scene, yes=yes) if fix else []:
-            click.echo(f"Removed: {what}")
+            click.echo(f"Removed: {printable(what)}")
     verdicts = {result.verdict for result in results}
     if Verdict.FAIL in verdicts:
         raise SystemExit(EXIT_FAILURES)
@@ -190,7 +190,7 @@ def _fix(scene: Scene, *, yes: bool) -> list[str]:
 
 
 def _may(removal: Removal, *, yes: bool) -> bool:
-    return yes or click.confirm(f"Remove {removal.what}?", err=True)
+    return yes or click.confirm(f"Remove {printable(removal.what)}?", err=True)
 
 
 def _remove(removal: Removal) -> bool:

@@ -132,6 +132,12 @@ def _leftover(node: Node) -> None:
     os.utime(work, (1, 1))
 
 
+def _pipe(node: Node) -> None:
+    """Nobody writes into it, so who opens it to read waits for ever."""
+    (_record(node) / FILE_NAME).unlink()
+    os.mkfifo(_record(node) / FILE_NAME, 0o600)
+
+
 def _same_disk_twice(node: Node) -> None:
     shutil.copy(_record(node) / FILE_NAME, node.publish("pvc-2") / FILE_NAME)
 
@@ -193,6 +199,13 @@ FAULTS: dict[str, Fault] = {
         (
             "no mountInfo.json",
             lambda node: (_record(node) / FILE_NAME).unlink(),
+            "record-damaged",
+            "delete its pod",
+        ),
+        ("a pipe in place of mountInfo.json", _pipe, "record-damaged", "delete its pod"),
+        (
+            "a mountInfo.json without an end",
+            lambda node: (_record(node) / FILE_NAME).write_text('{"device":"' + "x" * 10**6),
             "record-damaged",
             "delete its pod",
         ),
