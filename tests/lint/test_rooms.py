@@ -171,6 +171,11 @@ def test_the_line_of_a_field_of_toml(path: tuple[str, ...], line: int) -> None:
     assert line_of(_TOML, path) == line
 
 
+@pytest.mark.parametrize("above", ["# a\u2028b\x0b", "a." * 3000 + "a = 1"])
+def test_only_a_line_feed_ends_a_line_of_toml_and_no_key_is_too_deep(above: str) -> None:
+    assert line_of(f"{above}\nb = 1", ("b",)) == 2
+
+
 @given(st.text(max_size=60), st.lists(st.text(max_size=4), max_size=3).map(tuple))
 def test_the_line_of_anything_is_one_of_the_text(text: str, path: tuple[str, ...]) -> None:
     assert 1 <= line_of(text, path) <= max(1, len(text.splitlines()))
