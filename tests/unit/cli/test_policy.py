@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,25 @@ def test_templates_of_a_stateful_set_and_ephemeral_volumes(writer: Writer) -> No
 )
 def test_what_no_policy_fits_is_an_error(writer: Writer, workload: dict[str, Any], words: str) -> None:
     assert words in writer.error(workload)
+
+
+@pytest.mark.parametrize("group", [-5, 1 << 40, "a", 1.5, True])
+def test_no_policy_is_written_that_the_guest_would_refuse(writer: Writer, group: Any) -> None:
+    error = writer.error(pod(mount(), securityContext={"fsGroup": group}))
+    assert "the guest would refuse a policy for this manifest" in error
+
+
+def test_a_manifest_writes_no_line_of_the_policy(writer: Writer) -> None:
+    workload = {
+        "kind": 'Deployment\nother-mounts = ["/tmp"]',
+        "metadata": {"name": "n\nx = 1", "namespace": "a\ny = 1"},
+        "spec": {"template": {"spec": pod(mount())["spec"]}},
+    }
+    result = writer.run(
+        workload, {**claim(), "metadata": {"name": "c", "namespace": "a\ny = 1"}}, storage_class()
+    )
+    assert result.exit_code == 0, result.output
+    assert tomllib.loads(result.stdout).keys() == {"version", "volumes"}
 
 
 def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
