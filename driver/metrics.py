@@ -6,6 +6,7 @@ never an id, a name or a path.
 
 from __future__ import annotations
 
+import math
 import platform
 import threading
 import time
@@ -126,7 +127,8 @@ class NodeMetrics(Metrics):
         for counter in (self._writes, self._removals):
             for result in (_DONE, _FAILED):
                 counter.labels(result)
-        self._gauge("mountinfo_records", "Records (mountInfo.json) on this node.").set_function(count_records)
+        records = self._gauge("mountinfo_records", "Records (mountInfo.json) on this node.")
+        records.set_function(lambda: _count_or_nothing(count_records))
 
     def record_written(self, *, done: bool) -> None:
         self._writes.labels(_DONE if done else _FAILED).inc()
@@ -241,3 +243,11 @@ class ControllerMetrics(Metrics):
             if len(self._codes) < _MOST_CODES:
                 self._codes.add(code)
             return code if code in self._codes else OTHER
+
+
+def _count_or_nothing(count: Callable[[], int]) -> float:
+    """What can't be counted now must not keep all other figures from being told."""
+    try:
+        return count()
+    except OSError:
+        return math.nan

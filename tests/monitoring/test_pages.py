@@ -64,6 +64,17 @@ def test_without_a_host_metrics_are_served_at_every_address() -> None:
         NodeMetrics(int).serve("", port)
 
 
+def test_records_that_cannot_be_counted_hide_no_other_figure() -> None:
+    def refuse() -> int:
+        raise PermissionError(13, "Permission denied")
+
+    port = NodeMetrics(refuse).serve("127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        shown = answer.read().decode()
+    assert "confidential_csi_mountinfo_records NaN" in shown
+    assert "confidential_csi_mountinfo_writes_total" in shown
+
+
 def test_codes_that_a_cloud_makes_up_are_bounded() -> None:
     metrics = ControllerMetrics("aws")
     for number in range(500):
