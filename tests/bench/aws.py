@@ -81,13 +81,7 @@ def create_in_parallel(count: int, rules: Rules, timings: Timings) -> Figures:
 def controller_memory() -> float:
     """Resident megabytes of a real controller process that has created a volume."""
     with Ec2Server(Cloud()) as server, tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        environment = {
-            "AWS_ENDPOINT_URL_EC2": server.url,
-            "AWS_ACCESS_KEY_ID": "AKIATEST",
-            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-            "AWS_REGION": "us-east-1",
-            "CONFIDENTIAL_CSI_AWS_ZONE": "us-east-1a",
-        }
+        environment = server.environment("us-east-1a")
         with (
             running("controller", Path(folder), "--provider", "aws", env=environment) as controller,
             connect(controller.target()) as client,

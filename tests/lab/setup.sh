@@ -62,9 +62,9 @@ create_libvirt_account() {
     useradd -r -g libvirt-qemu -d /nonexistent -s /usr/sbin/nologin libvirt-qemu
 }
 
-# Leaves a tree with boot/vmlinuz, lib/modules/VERSION with its indexes, and the file "version".
-unpack_kernel() {
-  local work package version
+# Leaves a tree with boot/vmlinuz, lib/modules/VERSION with its indexes, and the file "version". In a
+# subshell, whose end lets go of the lock and removes what is half done.
+unpack_kernel() (
   [ ! -s "$cache/kernel/version" ] || return 0
   mkdir -p "$cache"
   # Two checkouts may be set up at once: the second waits, and finds the kernel.
@@ -91,11 +91,9 @@ unpack_kernel() {
   echo "$version" >"$work/tree/version"
   rm -rf "$cache/kernel"
   mv -T "$work/tree" "$cache/kernel"
-  rm -rf "$work"
-  trap - EXIT
-}
+)
 
-# Not installed, since the package would start a service: unpacked, in a subshell for the lock and the trap.
+# Not installed, since the package would start a service.
 unpack_prometheus() (
   [ ! -d "$cache/prometheus" ] || return 0
   mkdir -p "$cache"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -20,6 +20,7 @@ from cli.quantity import parse_bytes
 from driver.problems import ProblemKind
 from driver.topology import ZONE_KEY
 from proto import csi_pb2
+from providers.interface import StorageClassRules
 from providers.registry import installed_class_rules
 from tests.fakes.memory_provider import MemoryCloud, MemoryProvider
 from tests.lint.test_corpus import FILES, checked
@@ -40,25 +41,13 @@ _BEFORE_THE_DRIVER = {"parameter-not-string", "reserved-parameter", "size-invali
 def clouds() -> Iterator[dict[str, Client]]:
     """A controller for each cloud: its own rules for classes, above a cloud in memory."""
     rules = installed_class_rules()
-    with _controllers(sorted(rules), rules) as found:
-        yield found
+    with ExitStack() as opened:
+        yield {name: opened.enter_context(_controller(name, rules)) for name in sorted(rules)}
 
 
-class _controllers:  # noqa: N801  A context manager of several.
-    def __init__(self, names: list[str], rules: Any) -> None:
-        self._opened = {
-            name: controller(
-                type(f"Memory{name}", (type(rules[name]), MemoryProvider), {})(MemoryCloud()), tuple(rules)
-            )
-            for name in names
-        }
-
-    def __enter__(self) -> dict[str, Client]:
-        return {name: one.__enter__() for name, one in self._opened.items()}
-
-    def __exit__(self, *error: Any) -> None:
-        for one in self._opened.values():
-            one.__exit__(*error)
+def _controller(name: str, rules: Mapping[str, StorageClassRules]) -> AbstractContextManager[Client]:
+    provider = type(f"Memory{name}", (type(rules[name]), MemoryProvider), {})(MemoryCloud())
+    return controller(provider, tuple(rules))
 
 
 def _classes(context: Context) -> list[Manifest]:

@@ -71,6 +71,16 @@ class Ec2Server:
         self._server.clouds[path] = cloud
         return self.url + path
 
+    def environment(self, zone: str) -> dict[str, str]:
+        """Of a controller whose disks are in that zone of the cloud at the root."""
+        return {
+            "AWS_ENDPOINT_URL_EC2": self.url,
+            "AWS_ACCESS_KEY_ID": "AKIATEST",
+            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+            "AWS_REGION": zone[:-1],
+            "CONFIDENTIAL_CSI_AWS_ZONE": zone,
+        }
+
 
 def clients_of(url: str) -> Callable[[str], Any]:
     """Clients of an EC2 at that address, with retries as in the product: none."""

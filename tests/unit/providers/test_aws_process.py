@@ -18,13 +18,7 @@ def test_parameters_of_aws_are_known_by_name_where_it_is_not_installed() -> None
 def test_a_real_controller_takes_credentials_and_region_from_the_usual_places(tmp_path: Path) -> None:
     cloud = Cloud()
     with Ec2Server(cloud) as server:
-        environment = {
-            "AWS_ENDPOINT_URL_EC2": server.url,
-            "AWS_ACCESS_KEY_ID": "AKIATEST",
-            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-            "AWS_REGION": "us-east-1",
-            "CONFIDENTIAL_CSI_AWS_ZONE": "us-east-1b",
-        }
+        environment = server.environment("us-east-1b")
         with (
             running("controller", tmp_path, "--provider", "aws", env=environment) as controller,
             connect(controller.target()) as client,

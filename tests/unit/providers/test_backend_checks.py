@@ -142,15 +142,8 @@ def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_other_call
 ) -> None:
     cloud, server = ec2
     cloud.faults["DescribeVolumes"] = 50 * [Ec2Fault.DENIED]
-    environment = {
-        "AWS_ENDPOINT_URL_EC2": server.url,
-        "AWS_ACCESS_KEY_ID": "AKIATEST",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_REGION": "us-east-1",
-        "CONFIDENTIAL_CSI_AWS_ZONE": "us-east-1b",
-    }
     with (
-        running("controller", tmp_path, "--provider", "aws", env=environment) as process,
+        running("controller", tmp_path, "--provider", "aws", env=server.environment("us-east-1b")) as process,
         connect(process.target()) as client,
     ):
         eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value)
