@@ -75,9 +75,12 @@ def _note_stop(text: bytes, note: Note, stop: _Stop) -> None:
 
 
 def _is_template(text: bytes, line: int) -> bool:
-    """Whether a template's braces explain why the parser stopped at that line."""
-    before = text.split(b"\n")[:line]
-    return any(b"{{" in one.partition(b"#")[0] for one in before)
+    """Whether a template's braces explain why the parser stopped at that line: there, or just above.
+
+    Further up they stand in a text, as in rules of Prometheus, and something else is wrong.
+    """
+    last = text.split(b"\n")[:line][-2:]
+    return any(b"{{" in one.partition(b"#")[0] for one in last)
 
 
 @dataclass

@@ -138,3 +138,17 @@ def test_each_document_may_begin_with_a_byte_order_mark_and_lines_may_end_as_on_
     assert documents == [{"a": 1}, {"b": 2}, ["\ufeff"]]
     assert notes == []
     assert documents[1].key_lines == {"b": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "line"),
+    [
+        ("{{- if .Values.x }}\na: 1\n", "yaml-template", 1),
+        ("a: 1\nb:\n  {{- toYaml .x | nindent 2 }}\nc: 2\n", "yaml-template", 3),
+        ("# {{ x }}\na: [\n", "yaml-syntax", 2),
+        ('summary: "{{ $labels.instance }}"\nb: 1\nc: 2\nd: [\n', "yaml-syntax", 4),
+    ],
+)
+def test_braces_in_a_text_further_up_are_no_excuse(text: str, rule: str, line: int) -> None:
+    """A template is a warning, a file that can't be read an error."""
+    assert read(text)[1] == [(rule, line)]
