@@ -11,8 +11,10 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import cast
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import (
     CollectorRegistry,
@@ -45,6 +47,20 @@ _EVERY_ADDRESS = ("::", "0.0.0.0")  # noqa: S104 - what an empty host asks for
 
 _DONE = "done"
 _FAILED = "failed"
+
+
+class Scrape(WSGIRequestHandler):
+    """One connection to the metrics. Whoever says nothing is hung up on, or idle threads would pile up."""
+
+    timeout = 10.0
+    """Seconds."""
+
+    def handle(self) -> None:
+        with suppress(OSError):  # it timed out, or went away: nobody's business
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args  # every scrape would be a line, in a form of its own
 
 
 class CannotListen(Exception):
@@ -86,6 +102,7 @@ class Metrics(Observer):
                 if one != hosts[-1]:
                     continue
                 raise CannotListen(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+            server.RequestHandlerClass = Scrape
             return int(server.server_port)
         raise AssertionError("unreachable: there is a host")
 
