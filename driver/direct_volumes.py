@@ -265,7 +265,7 @@ class DirectVolumes:
     def _read(self, name: str) -> MountInfo | None:
         path = self.root / name / mountinfo.FILE_NAME
         try:
-            content = _read_regular(path)
+            content = read_regular(path)
         except FileNotFoundError:
             if not path.parent.is_dir():
                 return None
@@ -360,8 +360,8 @@ def _file_system_type(directory: Path) -> str:
     raise OSError(None, "its mount is not listed in /proc/self/mountinfo")
 
 
-def _read_regular(path: Path) -> bytes:
-    """The content, up to a byte more than a record may have.
+def read_regular(path: Path) -> bytes:
+    """The content of a record's file, up to a byte more than a record may have.
 
     Raises:
         mountinfo.Damaged: not a regular file; a pipe would keep its reader waiting.
