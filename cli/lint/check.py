@@ -68,10 +68,13 @@ def _read_yaml(context: Context, source: Source) -> None:
             )
 
 
-def _take(context: Context, file: str, document: Block) -> bool:
-    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours (False)."""
-    kind = document.get("kind")
-    if not isinstance(kind, str):
+def _take(context: Context, file: str, document: Block, list_kind: str = "") -> bool:
+    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours (False).
+
+    What is listed as a ``StorageClassList`` need not say its kind.
+    """
+    kind = document.get("kind", list_kind.removesuffix("List"))
+    if not isinstance(kind, str) or not kind:
         is_policy = check_yaml_policy(context, file, document)
         values = helm_values.values_of_ours(document)
         if values is not None:
@@ -83,7 +86,7 @@ def _take(context: Context, file: str, document: Block) -> bool:
     if kind.endswith("List") and isinstance(items, Items):
         for item in items:
             if isinstance(item, Block):
-                _take(context, file, item)
+                _take(context, file, item, kind)
         return True
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, Block) else Block(document.line, file)

@@ -19,7 +19,6 @@ _KINDS = {
     "Node": ("api/v1", "nodes", False),
     "Pod": ("api/v1", "pods", True),
     "Event": ("api/v1", "events", True),
-    "Service": ("api/v1", "services", True),
     "ServiceAccount": ("api/v1", "serviceaccounts", True),
     "PersistentVolume": ("api/v1", "persistentvolumes", False),
     "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims", True),
@@ -29,7 +28,6 @@ _KINDS = {
     "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles", True),
     "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses", False),
-    "VolumeAttributesClass": ("apis/storage.k8s.io/v1", "volumeattributesclasses", False),
     "VolumeAttachment": ("apis/storage.k8s.io/v1", "volumeattachments", False),
     "CSIDriver": ("apis/storage.k8s.io/v1", "csidrivers", False),
     "CSINode": ("apis/storage.k8s.io/v1", "csinodes", False),
@@ -45,8 +43,10 @@ _PATCH_TYPES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
-#: Seconds for one request.
-_TIMEOUT = 30.0
+#: Seconds for one request; the API server gives up after sixty.
+_TIMEOUT = 90.0
+#: Seconds: the sidecars wait for up to five minutes before they try again.
+_PATIENCE = 360.0
 
 
 class Refused(AssertionError):
@@ -153,16 +153,19 @@ class Api:
         return answer
 
 
-def until(look: Callable[[], _Found], *, seconds: float = 180, what: str = "") -> _Found:
+def until(look: Callable[[], _Found], *, seconds: float = _PATIENCE, what: str = "") -> _Found:
     """Wait until ``look`` returns something that counts as true, and return that.
 
     Raises:
         AssertionError: it did not in that time.
     """
-    give_up = time.monotonic() + seconds
+    began = asked = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < give_up, f"not within {seconds} s: {what or look}"
-        time.sleep(0.1)
+        now = time.monotonic()
+        assert now < began + seconds, f"not within {seconds} s: {what or look}"
+        # To look again and again at hundreds of objects would keep others from what is waited for.
+        time.sleep(max(0.1, now - asked, (now - began) / 50))
+        asked = time.monotonic()
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +12,20 @@ from tests.cluster.control_plane import ApiServer, ControlPlane, running
 from tests.cluster.deployments import Deployment, deployed
 from tests.cluster.programs import Programs, programs
 from tests.cluster.volumes import delete_everything
+from tests.tools.own_folders import own_folder
 
 #: Seconds for one of these tests on a busy machine: they wait for controllers that wait after each failure.
 _SECONDS = 1200
+#: Begun first, so that at the end no process waits for another's.
+_LONGEST = ("test_aws.py", "test_kubelet.py", "test_rights.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave them more time than others."""
+    """Leave them more time than others, and begin with the longest."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(_SECONDS))
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +44,7 @@ def control_plane(kubernetes: Programs) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def api_server(kubernetes: Programs) -> Iterator[ApiServer]:
     """An API server alone, for tests that write objects' status themselves, and clear all away first."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ApiServer(kubernetes, Path(folder)) as running,
-    ):
+    with own_folder("cluster") as folder, ApiServer(kubernetes, folder) as running:
         yield running
 
 
@@ -59,6 +59,25 @@ def deployment(request: pytest.FixtureRequest, control_plane: ControlPlane) -> I
     """The chart with the provider that the test names; tests of one provider share it."""
     with deployed(request.param, control_plane) as found:
         yield found
+
+
+@pytest.fixture
+def immediate(api: Api) -> Iterator[str]:
+    """A class whose claims do not wait for a pod."""
+    name = "immediate"
+    parameters = {"encrypt-type": "luks2", "kbs-key-id": "${pvc.namespace}/volume-key/${pvc.name}"}
+    api.create(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": "caa-csi-block.csi.confidentialcontainers.io",
+            "parameters": parameters,
+            "allowVolumeExpansion": True,
+        }
+    )
+    yield name
+    api.delete("StorageClass", name)
 
 
 @pytest.fixture(autouse=True)

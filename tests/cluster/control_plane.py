@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.cluster.api import Api, Refused, until
 from tests.cluster.certificates import Authority, KeyPair
 from tests.cluster.processes import Running, free_port
 from tests.cluster.programs import Programs
+from tests.tools.own_folders import own_folder
 
 #: Tokens in tests outlive them.
 _TOKEN_SECONDS = 4 * 3600
@@ -32,6 +33,8 @@ class ControlPlane:
     def __init__(self, programs: Programs, folder: Path) -> None:
         self.programs = programs
         self.folder = folder
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        """Of clients: their caches are the cluster's, for its port may have been another one's before."""
         self.authority = Authority(folder)
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -63,6 +66,7 @@ class ControlPlane:
                 self._running[name] = Running(self._commands[name], self.folder / f"{name}.log")
             if name == "kube-apiserver":
                 until(self._is_ready, what="the API server is ready")
+                until(lambda: self.api.find("Namespace", "default"), what="it made its namespaces")
 
     def stop(self) -> None:
         """Stop it all; etcd's data stays for another start."""
@@ -70,25 +74,31 @@ class ControlPlane:
             if name in self._running:
                 self._running.pop(name).stop()
 
-    def kubectl(self, *arguments: str, text: str = "", expect: int = 0) -> str:
+    def kubectl(self, *arguments: str, text: str = "") -> str:
         """Run the real kubectl as the administrator; its output.
 
         Raises:
-            AssertionError: its exit code is not ``expect``.
+            AssertionError: it failed.
         """
         done = subprocess.run(
             [self.programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments],
             input=text,
+            env=self.environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == expect, f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}"
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}"
         return done.stdout + done.stderr
 
     def apply(self, manifests: str) -> str:
         """``kubectl apply --server-side`` of YAML or JSON."""
         return self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=manifests)
+
+    def define_snapshots(self) -> None:
+        """Have the API server know VolumeSnapshot, its content and its class."""
+        self.kubectl("create", *(f"--filename={file}" for file in self.programs.snapshot_crds))
+        until(self._knows_snapshots, what="snapshots can be made")
 
     def kubeconfig_for(self, user: str, pair: KeyPair) -> Path:
         """A kubeconfig of somebody with that certificate."""
@@ -128,6 +138,14 @@ class ControlPlane:
             return self.api.text("/readyz") == "ok"
         except (Refused, requests.RequestException):
             return False
+
+    def _knows_snapshots(self) -> bool:
+        try:
+            for kind in ("VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotClass"):
+                self.api.list(kind)
+        except Refused:
+            return False
+        return True
 
     def _all_commands(self) -> dict[str, list[str | Path]]:
         ca = self.authority.pair.certificate
@@ -172,10 +190,8 @@ class ControlPlane:
                 "--use-service-account-credentials=true",
                 f"--service-account-private-key-file={self._serving.key}",
                 f"--root-ca-file={ca}",
-                f"--secure-port={free_port()}",
-                "--bind-address=127.0.0.1",
+                "--secure-port=0",
                 "--leader-elect=false",
-                f"--cert-dir={self.folder}",
                 # Its twenty a second would be what hundreds of claims wait for.
                 "--kube-api-qps=200",
                 "--kube-api-burst=400",
@@ -183,10 +199,8 @@ class ControlPlane:
             "kube-scheduler": [
                 self.programs["kube-scheduler"],
                 f"--kubeconfig={self.kubeconfig_for('system:kube-scheduler', scheduler)}",
-                f"--secure-port={free_port()}",
-                "--bind-address=127.0.0.1",
+                "--secure-port=0",
                 "--leader-elect=false",
-                f"--cert-dir={self.folder}",
             ],
         }
 
@@ -200,12 +214,8 @@ class ApiServer(ControlPlane):
 @contextmanager
 def running(programs: Programs) -> Iterator[ControlPlane]:
     """A control plane with the parts of a cluster for snapshots; its state is in memory."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ControlPlane(programs, Path(folder)) as control_plane,
-    ):
-        for definition in programs.snapshot_crds:
-            control_plane.kubectl("create", "-f", str(definition))
+    with own_folder("cluster") as folder, ControlPlane(programs, folder) as control_plane:
+        control_plane.define_snapshots()
         controller: list[str | Path] = [
             programs["snapshot-controller"],
             f"--kubeconfig={control_plane.kubeconfig}",

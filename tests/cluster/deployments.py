@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from tests.cluster.pod_identity import pod_identity
 from tests.cluster.release import Release
 from tests.cluster.stand_in_worker import StandInWorker
 from tests.fakes.ec2 import Bucket, Cloud, Ec2Server, Rules
+from tests.tools.own_folders import own_folder
 
 CONTROLLERS = "confidential-csi"
 ENCRYPTED = "confidential-csi-encrypted"
@@ -34,8 +34,12 @@ class Disks(ABC):
     """What the provider has, seen from behind it."""
 
     @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The CSI names of all disks, and how many bytes each has."""
+
     def names(self) -> set[str]:
         """The CSI names of all disks."""
+        return set(self.sizes())
 
     @abstractmethod
     def snapshots(self) -> int:
@@ -52,8 +56,11 @@ class LocalDisks(Disks):
 
     directory: Path
 
-    def names(self) -> set[str]:
-        return {entry.name.removeprefix("csi-vol-") for entry in self.directory.glob("volumes/*")}
+    def sizes(self) -> dict[str, int]:
+        return {
+            entry.name.removeprefix("csi-vol-"): (entry / "disk.raw").stat().st_size
+            for entry in self.directory.glob("volumes/*")
+        }
 
     def snapshots(self) -> int:
         return len(list(self.directory.glob("snapshots/*")))
@@ -68,11 +75,11 @@ class Ec2Disks(Disks):
 
     cloud: Cloud
 
-    def names(self) -> set[str]:
+    def sizes(self) -> dict[str, int]:
         volumes = self.cloud.existing_volumes()
-        names = {volume.now.tags["caa-csi-volume-id"] for volume in volumes}
-        assert len(names) == len(volumes), "two disks of one name"
-        return names
+        sizes = {volume.now.tags["caa-csi-volume-id"]: volume.now.size << 30 for volume in volumes}
+        assert len(sizes) == len(volumes), "two disks of one name"
+        return sizes
 
     def snapshots(self) -> int:
         return len(self.cloud.existing_snapshots())
@@ -103,12 +110,15 @@ class Deployment:
         pods = self.control_plane.api.list("Pod", CONTROLLERS)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
-    def leader(self, sidecar: str = "") -> str:
-        """The pod that holds a sidecar's lease; the provisioner's unless another is named."""
+    def leader(self) -> str:
+        """The controller's pod that holds the provisioner's lease, once one does."""
+        return until(self._leader, what="a controller leads")
+
+    def _leader(self) -> str:
         name = "caa-csi-block-csi-confidentialcontainers-io"
-        lease = self.control_plane.api.get("Lease", f"{sidecar}{name}", CONTROLLERS)
+        lease = self.control_plane.api.find("Lease", name, CONTROLLERS) or {"spec": {}}
         holder: str = lease["spec"].get("holderIdentity", "")
-        return holder
+        return holder if holder in {one["metadata"]["name"] for one in self.controllers()} else ""
 
     def crash(self, pod_name: str) -> None:
         """The pod's machine is lost."""
@@ -119,12 +129,11 @@ class Deployment:
 @contextmanager
 def deployed(provider: str, control_plane: ControlPlane) -> Iterator[Deployment]:
     """The chart with provider ``local`` or ``aws``, within the block."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        deploy = {"local": _local, "aws": _aws}[provider]
-        with deploy(control_plane, Path(folder)) as deployment:
-            _roll_out(control_plane)
-            yield deployment
-            deployment.release.uninstall()
+    deploy = {"local": _local, "aws": _aws}[provider]
+    with own_folder("deployment") as folder, deploy(control_plane, folder) as deployment:
+        _roll_out(control_plane)
+        yield deployment
+        deployment.release.uninstall()
 
 
 @contextmanager

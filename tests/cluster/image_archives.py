@@ -13,13 +13,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.oci import Image, layer_of_files, layer_of_folder, write_archive
 from tests.images.stages import Images
 from tests.tools.go_programs import CACHE
+from tests.tools.own_folders import own_folder
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -61,14 +61,14 @@ def image_archives(names: Mapping[str, str]) -> dict[str, Path]:
 def _build(folder: Path, names: Mapping[str, str]) -> None:
     # In memory, since the upper folder of an overlay can't lie in its own lower file system.
     with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as stages,
-        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        own_folder("stages") as stages,
+        own_folder("scratch", folder.parent) as scratch,
     ):
-        images = Images(CHECKOUT, Path(stages), CACHE / "pip")
-        archives = Path(scratch, "archives")
+        images = Images(CHECKOUT, stages, CACHE / "pip")
+        archives = scratch / "archives"
         archives.mkdir()
         for stage, name in names.items():
-            write_archive(archives / f"{stage}.tar", [_image(images, stage, name, Path(scratch))])
+            write_archive(archives / f"{stage}.tar", [_image(images, stage, name, scratch)])
         archives.rename(folder)
     others = (other for other in folder.parent.iterdir() if other.is_dir())
     for old in sorted(others, key=lambda other: other.stat().st_mtime)[:-_KEPT]:

@@ -46,8 +46,7 @@ class Installation:
 
     def prepare(self) -> None:
         """What is there before the chart: the definitions of snapshots, and the peer pods' class."""
-        for definition in self._control_plane.programs.snapshot_crds:
-            self._control_plane.kubectl("create", "-f", str(definition))
+        self._control_plane.define_snapshots()
         metadata = {"name": PEER_POD_HANDLER}
         runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": PEER_POD_HANDLER}
         self.api.create({**runtime, "metadata": metadata})
@@ -56,7 +55,7 @@ class Installation:
         """``helm install``, and wait until all pods work."""
         self._release.install(self._values, wait=False)
         self.provide_storage()
-        until(self.is_complete, seconds=300, what="the chart's pods are ready")
+        until(self.is_complete, what="the chart's pods are ready")
 
     def upgrade(self, **values: object) -> None:
         """``helm upgrade``, and wait until all pods are new ones that work."""
@@ -64,14 +63,13 @@ class Installation:
         self._release.install({**self._values, **values}, wait=False)
         until(
             lambda: self.is_complete() and not old & {pod["metadata"]["uid"] for pod in self.pods()},
-            seconds=300,
             what="the pods were replaced",
         )
 
     def uninstall(self) -> None:
         """``helm uninstall``, and wait until nothing of it is left but volumes."""
         self._release.uninstall()
-        until(lambda: not self._namespaces(), seconds=300, what="the chart's namespaces are gone")
+        until(lambda: not self._namespaces(), what="the chart's namespaces are gone")
 
     def provide_storage(self) -> None:
         """What the controller's pods wait for once the chart's namespace is there: nothing."""
@@ -93,7 +91,8 @@ class Installation:
 
     def node_calls(self, volume_id: str) -> list[str]:
         """What kubelet asked the node plugin about a volume, oldest first, since that pod was made."""
-        entries = map(json.loads, self.worker.container_log(self.node_pod(), "driver"))
+        lines = self.worker.container_log(self.node_pod(), "driver")
+        entries = (json.loads(line) for line in lines if line.startswith("{"))  # or a library printed it
         calls = (one for one in entries if one["message"] == "rpc" and one.get("volume_id") == volume_id)
         return [call["method"].rpartition("/")[2] for call in calls]
 
@@ -102,9 +101,14 @@ class Installation:
         return self._control_plane.kubectl("describe", kind, name)
 
     def is_complete(self) -> bool:
-        """Whether all pods of the chart work, and kubelet knows the driver."""
+        """Whether all pods of the chart work, as their owners have noticed, and kubelet knows the driver."""
         pods = self.pods()
-        return len(pods) == 3 and all(map(is_ready, pods)) and self.is_registered()
+        if len(pods) != 3 or not all(map(is_ready, pods)):
+            return False
+        deployment = self.api.get("Deployment", "confidential-csi-controller", CONTROLLER_NAMESPACE)
+        daemon_set = self.api.get("DaemonSet", "confidential-csi-node", NODE_NAMESPACE)
+        ready = (deployment["status"].get("readyReplicas"), daemon_set["status"].get("numberReady"))
+        return ready == (2, 1) and self.is_registered()
 
     def _namespaces(self) -> list[Object]:
         found = (self.api.find("Namespace", name) for name in (CONTROLLER_NAMESPACE, NODE_NAMESPACE))
@@ -144,6 +148,7 @@ class LocalInstallation(Installation):
     def uninstall(self) -> None:
         super().uninstall()
         self.api.delete("PersistentVolume", _DISKS_CLAIM)
+        until(lambda: not self.api.find("PersistentVolume", _DISKS_CLAIM), what="the volume of disks is gone")
 
 
 def _storage_of_disks() -> list[Object]:

@@ -8,14 +8,15 @@ ends, even by SIGKILL, the kernel ends kubelet, containerd and all containers.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+
+from tests.tools.own_folders import own_folder
 
 #: What kubelet wants of the machine. It finds and writes files in their place, and changes nothing.
 _TUNABLES = {
@@ -67,23 +68,22 @@ class Namespaces:
         self._programs = programs
         self._addresses = " ".join(addresses)
         self._started: list[Inside] = []
+        self._ends = ExitStack()
 
     def __enter__(self) -> Namespaces:
         if os.geteuid() != 0:
             raise PermissionError("the worker needs root: namespaces, mounts and containers")
-        # The paths of sockets and of Kata's records are short.
-        self.folder = Path(tempfile.mkdtemp(prefix="worker-", dir="/tmp")).resolve()
-        try:
+        with self._ends:
+            # The paths of sockets are short.
+            self.folder = self._ends.enter_context(own_folder("node", Path("/tmp").resolve()))
             self._hold()
-        except BaseException:
-            self.close()
-            raise
+            self._ends = self._ends.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._ends.close()
 
     def _hold(self) -> None:
         for name in ("var/lib", "var/log", "var/tmp", "run", "bin", "scratch"):
@@ -102,6 +102,7 @@ class Namespaces:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        self._ends.callback(self._end)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != b"ready\n":
             raise RuntimeError("the worker's namespaces can't be made; standard error says why")
@@ -113,7 +114,7 @@ class Namespaces:
         # It is the end of nsenter that ends what it started.
         return [*enter, "--wd=/", "setpriv", "--pdeathsig", "KILL", *arguments]
 
-    def start(self, log: str, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> Inside:
+    def start(self, log: str, *arguments: str | Path) -> Inside:
         """Start a program inside; what it prints goes to ``<folder>/<log>.log``."""
         file = self.folder / f"{log}.log"
         with file.open("ab") as stream:
@@ -122,20 +123,22 @@ class Namespaces:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **(environment or {})},
+                env=_environment(),
             )
         started = Inside(process, file)
         self._started.append(started)
         return started
 
-    def run(self, *arguments: str | Path, timeout: float = 60.0) -> str:
+    def run(self, *arguments: str | Path, timeout: float = 300.0) -> str:
         """Run a program inside to its end; its standard output.
 
         Raises:
             CommandFailed: its exit code is not 0.
         """
         command = self.command(*arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, timeout=timeout, check=False
+        )
         if done.returncode:
             raise CommandFailed(f"{arguments} ended with {done.returncode}: {done.stderr}{done.stdout}")
         return done.stdout
@@ -144,15 +147,13 @@ class Namespaces:
         """A file below ``/run`` or ``/var`` of the worker, as others find it."""
         return self.folder / path.lstrip("/")
 
-    def close(self) -> None:
-        """End all that runs inside, and remove what it left."""
+    def _end(self) -> None:
+        """End all that runs inside."""
         for started in reversed(self._started):
             started.kill()
-        if hasattr(self, "_holder"):
-            assert self._holder.stdin is not None
-            self._holder.stdin.close()
-            self._holder.wait(timeout=60)
-        shutil.rmtree(self.folder)
+        assert self._holder.stdin is not None
+        self._holder.stdin.close()
+        self._holder.wait(timeout=60)
 
 
 class Inside:
@@ -175,6 +176,11 @@ class Inside:
         if self.is_running():
             self._process.kill()
             self._process.wait(60)
+
+
+def _environment() -> dict[str, str]:
+    """No proxy of this machine, which does not lead into the worker's network."""
+    return {"PATH": os.environ["PATH"]}
 
 
 def _only_child(pid: int) -> int:

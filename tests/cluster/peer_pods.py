@@ -13,8 +13,6 @@ from tests.cluster.volumes import claim, volume_of
 from tests.cluster.worker import BUSYBOX, PEER_POD_HANDLER
 
 STORAGE_CLASS = "confidential-csi-encrypted"
-#: kubelet tries a refused volume again after up to two minutes.
-_SECONDS = 300
 
 
 class VolumeClaim:
@@ -81,7 +79,7 @@ class PeerPod:
 
     def running(self) -> Object:
         """Wait until it runs; the pod."""
-        until(self._is_ready, seconds=_SECONDS, what=f"pod {self.name} runs")
+        until(self._is_ready, what=f"pod {self.name} runs")
         return self._cluster.api.get("Pod", self.name)
 
     def target(self) -> str:
@@ -96,13 +94,9 @@ class PeerPod:
     def delete(self) -> None:
         """Delete it, and wait until kubelet has forgotten it."""
         self._cluster.api.delete("Pod", self.name)
-        until(
-            lambda: not self._cluster.api.find("Pod", self.name),
-            seconds=_SECONDS,
-            what=f"{self.name} is gone",
-        )
+        until(lambda: not self._cluster.api.find("Pod", self.name), what=f"{self.name} is gone")
         folder = self._cluster.worker.outside(f"/var/lib/kubelet/pods/{self.uid}")
-        until(lambda: not folder.exists(), seconds=_SECONDS, what=f"{folder} is gone")
+        until(lambda: not folder.exists(), what=f"{folder} is gone")
 
     def _is_ready(self) -> bool:
         pod = self._cluster.api.find("Pod", self.name)

@@ -12,25 +12,28 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_STOP_SECONDS = 20.0
+#: From SIGTERM to SIGKILL.
+STOP_SECONDS = 20.0
 
 
 #: Below those that Linux gives to connections by itself: between two starts of a server, one of its own
 #: clients could take its port.
 _PORTS = range(20000, 32000)
-_given: set[int] = set()
+#: To have a port of this address, until this process ends, is to be the one that was given the number.
+_OF_GIVEN_PORTS = "127.127.127.127"
+_given: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses; each time another one."""
+    """A port of loopback that nobody uses, and that no other caller gets, whatever its process."""
     while True:
-        port = random.choice(_PORTS)
-        if port in _given:
-            continue
-        with socket.socket() as listener, suppress(OSError):
+        port, given = random.choice(_PORTS), socket.socket()
+        with suppress(OSError), socket.socket() as listener:
+            given.bind((_OF_GIVEN_PORTS, port))
             listener.bind(("127.0.0.1", port))
-            _given.add(port)
+            _given.append(given)
             return port
+        given.close()
 
 
 class Running:
@@ -57,7 +60,7 @@ class Running:
     def kill(self) -> None:
         """SIGKILL to it and its children, also to those that outlived it."""
         self._signal(signal.SIGKILL)
-        self._process.wait(_STOP_SECONDS)
+        self._process.wait(STOP_SECONDS)
 
     def terminate(self) -> None:
         """SIGTERM to it and its children, without waiting."""
@@ -66,8 +69,8 @@ class Running:
     def stop(self) -> None:
         """SIGTERM, and SIGKILL to what is there twenty seconds later."""
         self.terminate()
-        give_up = time.monotonic() + _STOP_SECONDS
-        while self._is_there() and time.monotonic() < give_up:
+        give_up = time.monotonic() + STOP_SECONDS
+        while self.is_there() and time.monotonic() < give_up:
             time.sleep(0.05)
         self.kill()
 
@@ -75,7 +78,8 @@ class Running:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
-    def _is_there(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether it or a child of it has not ended yet."""
         self._process.poll()  # or its remains would count
         return self._signal(0)
 

@@ -14,11 +14,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.tools.go_programs import CACHE, go_command
+from tests.tools.own_folders import own_folder
 
 _MODULE = Path(__file__).with_name("programs")
 _CRDS = "github.com/kubernetes-csi/external-snapshotter/client/v8"
@@ -60,9 +60,9 @@ def programs() -> Programs:
     folder = CACHE / f"kubernetes-{hashlib.sha256(pinned).hexdigest()[:16]}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _build(Path(scratch) / "programs")
-            (Path(scratch) / "programs").rename(folder)
+        with own_folder("scratch", folder.parent) as scratch:
+            _build(scratch / "programs")
+            (scratch / "programs").rename(folder)
     return Programs(folder)
 
 

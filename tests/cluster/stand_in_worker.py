@@ -28,7 +28,7 @@ from proto import csi_pb2, csi_pb2_grpc
 from tests.cluster.api import Api, Object, Refused
 from tests.cluster.containers import NOT_TO_BE_HAD, PodSandbox, image_name, run_container
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import Running
+from tests.cluster.processes import STOP_SECONDS, Running
 
 _DRIVER = "caa-csi-block.csi.confidentialcontainers.io"
 _PART_OF = "confidential-csi"
@@ -54,8 +54,9 @@ class _Pod:
     running: dict[str, Running] = field(default_factory=dict)
     is_reported: bool = False
     """Whether its readiness was told, since a container was last started."""
-    restarts: int = 0
     not_before: float = 0.0
+    killed_at: float | None = None
+    """When those get SIGKILL that are still there, once the pod is about to end."""
 
     @property
     def name(self) -> str:
@@ -72,7 +73,7 @@ class StandInWorker:
     """A worker, within a ``with`` block.
 
     ``claims`` are the directories of PersistentVolumeClaims that pods of the chart mount, ``arguments`` what
-    replaces an argument of a container here (what the instance metadata would tell), ``labels`` the node's.
+    replaces an argument of a container here (what the instance metadata would tell).
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class StandInWorker:
         for path in ("var/lib/kubelet/plugins_registry", "var/lib/kubelet/pods"):
             (self.root / path).mkdir(parents=True)
         node: Object = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": self.name}}
-        node["metadata"]["labels"] = {"kubernetes.io/hostname": self.name}
+        node["metadata"]["labels"] = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
         node["metadata"]["annotations"] = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
         self._api.create(node)
         csi_node: Object = {"kind": "CSINode", "apiVersion": "storage.k8s.io/v1"}
@@ -133,17 +134,12 @@ class StandInWorker:
                 self._remove(pod)
 
     def check(self) -> None:
-        """That it works.
+        """That it works, and no driver ended by itself.
 
         Raises:
             AssertionError: it ended by a problem.
         """
         assert self._problem is None, repr(self._problem)
-
-    def restarts(self) -> dict[str, int]:
-        """How often containers of each pod were started again."""
-        with self._lock:
-            return {pod.name: pod.restarts for pod in self._pods.values()}
 
     def log(self, pod_name: str, container: str) -> str:
         """The log of a container that runs here; empty if there is none."""
@@ -205,10 +201,10 @@ class StandInWorker:
         present = {found["metadata"]["uid"] for found in mine}
         for uid, pod in list(self._pods.items()):
             with _changed_meanwhile():
-                if uid in present:
-                    self._keep_running(pod)
-                else:
+                if uid not in present:
                     self._remove(pod)
+                elif pod.killed_at is None:
+                    self._keep_running(pod)
 
     def _look_at(self, found: Object) -> None:
         uid = found["metadata"]["uid"]
@@ -246,7 +242,8 @@ class StandInWorker:
                 continue
             pod.is_reported = False
             if name in pod.running:
-                pod.restarts += 1
+                # Sidecars end when they lose their lease.
+                assert name != "driver", f"the driver ended: {pod.running[name].tail()}"
                 pod.not_before = time.monotonic() + _RESTART_SECONDS
             pod.running[name] = run_container(self._control_plane.programs, pod.sandbox, container)
         if not pod.is_reported and self._answers(pod):
@@ -292,15 +289,16 @@ class StandInWorker:
         self._api.patch("Pod", pod.name, {"status": status}, pod.namespace, part="status", form="strategic")
 
     def _end(self, uid: str, found: Object) -> None:
+        """Pods may end side by side, and the heartbeat goes on."""
         pod = self._pods.get(uid)
-        if pod is not None:
+        if pod is None:
+            self._delete(found)
+        elif pod.killed_at is None:
+            pod.killed_at = time.monotonic() + STOP_SECONDS
             for running in pod.running.values():
                 running.terminate()
-            for running in pod.running.values():
-                running.stop()
+        elif time.monotonic() > pod.killed_at or not any(one.is_there() for one in pod.running.values()):
             self._remove(pod)
-        else:
-            self._delete(found)
 
     def _remove(self, pod: _Pod) -> None:
         for running in pod.running.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,26 +15,8 @@ from tests.fakes.ec2.objects import Volume
 
 pytestmark = pytest.mark.parametrize("deployment", ["aws"], indirect=True)
 
-_IMMEDIATE = "immediate"
 _MANY = 500
 _PODVM = "i-0123456789abcdef0"
-
-
-@pytest.fixture
-def immediate(api: Api) -> Iterator[str]:
-    """A class whose claims do not wait for a pod."""
-    parameters = {"encrypt-type": "luks2", "kbs-key-id": "${pvc.namespace}/volume-key/${pvc.name}"}
-    api.create(
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": _IMMEDIATE},
-            "provisioner": "caa-csi-block.csi.confidentialcontainers.io",
-            "parameters": parameters,
-        }
-    )
-    yield _IMMEDIATE
-    api.delete("StorageClass", _IMMEDIATE)
 
 
 @pytest.mark.parametrize("worker", sorted(ZONES))
@@ -107,7 +88,6 @@ def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
     deployment: Deployment, api: Api, immediate: str
 ) -> None:
     leader = deployment.leader()
-    assert leader in {one["metadata"]["name"] for one in deployment.controllers()}
     before, rules = deployment.cloud.calls["CreateVolume"], deployment.cloud.rules
     deployment.cloud.rules = replace(rules, creating=600.0)  # none is made until the leader is gone
     for number in range(50):
@@ -125,8 +105,10 @@ def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
 def test_the_control_plane_may_be_away_for_a_while(
     deployment: Deployment, control_plane: ControlPlane, api: Api, immediate: str
 ) -> None:
+    before = deployment.cloud.calls["CreateVolume"]
     for number in range(20):
         api.create(claim(f"data-{number}", immediate))
+    until(lambda: deployment.cloud.calls["CreateVolume"] > before, what="a creation began")
     control_plane.stop()
     control_plane.start()
     for number in range(20, 30):
@@ -151,13 +133,16 @@ def test_five_hundred_claims_at_once(deployment: Deployment, api: Api, immediate
     # All who wait are asked for together, so a slow machine asks more often, but never for each volume.
     assert made["DescribeVolumes"] <= max(0.1 * _MANY, seconds / 2)
 
-    calls = dict(deployment.cloud.calls)
+    calls, asked = dict(deployment.cloud.calls), _calls_of_driver(deployment, "DeleteVolume")
     delete_everything(api)
     assert deployment.disks.names() == set()
     deleted = {name: count - calls.get(name, 0) for name, count in deployment.cloud.calls.items()}
     print({name: round(count / _MANY, 3) for name, count in deleted.items()})
-    # The provisioner asks for most deletions twice, since it looks at the volume as it was before the first.
-    assert deleted["DeleteVolume"] / _MANY <= 2.1
+    # The busier the machine, the more deletions the provisioner asks for twice, and now and then thrice: it
+    # looks at the volume as it was before the first. The driver passes each on once.
+    asked = _calls_of_driver(deployment, "DeleteVolume") - asked
+    assert asked >= _MANY
+    assert deleted["DeleteVolume"] <= 1.05 * asked
 
 
 def _disk(deployment: Deployment, name: str) -> Volume:
@@ -167,6 +152,13 @@ def _disk(deployment: Deployment, name: str) -> Volume:
         if volume.now.tags["caa-csi-volume-id"] == name
     )
     return disk
+
+
+def _calls_of_driver(deployment: Deployment, method: str) -> int:
+    """How often the sidecars called the driver in both pods since these began, by its log."""
+    pods, workers = deployment.controllers(), deployment.workers.values()
+    logs = [worker.log(pod["metadata"]["name"], "driver") for pod in pods for worker in workers]
+    return sum(log.count(f'"method": "/csi.v1.Controller/{method}"') for log in logs)
 
 
 def _volumes(api: Api) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.cluster.programs import Programs
 from tests.docs.broker import running_broker
 from tests.docs.pages import PAGES, SHELLS, Block, blocks
 from tests.docs.sandbox import Sandbox
+from tests.tools.own_folders import own_folder
 
 #: They change something, and can be asked what they would change.
 _DRY_RUN = frozenset({"annotate", "apply", "create", "delete", "drain", "label", "patch", "scale"})
@@ -37,12 +37,8 @@ handler: kata-remote
 @pytest.fixture(scope="module")
 def empty(kubernetes: Programs) -> Iterator[ControlPlane]:
     """A control plane with no object of ours, so that no page's object meets one of the same name."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
-        ControlPlane(kubernetes, Path(folder)) as running,
-    ):
-        for definition in kubernetes.snapshot_crds:
-            running.kubectl("create", "-f", str(definition))
+    with own_folder("cluster") as folder, ControlPlane(kubernetes, folder) as running:
+        running.define_snapshots()
         running.apply(_RUNTIME_CLASS)
         until(lambda: running.api.find("ServiceAccount", "default"), what="pods can be made")
         yield running
@@ -98,6 +94,7 @@ def _misunderstood(control_plane: ControlPlane, arguments: Sequence[str], direct
     done = subprocess.run(
         [control_plane.programs["kubectl"], f"--kubeconfig={control_plane.kubeconfig}", *words],
         cwd=directory,
+        env=control_plane.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import pytest
 
 from tests.cluster.api import Api, Object, until
-from tests.cluster.deployments import CONTROLLERS, PLAIN, WORKERS, Deployment
+from tests.cluster.deployments import CONTROLLERS, WORKERS, Deployment
 from tests.cluster.volumes import (
     attachment,
     claim,
     from_snapshot,
-    pod,
     ready_snapshot,
     snapshot_of,
     volume_of,
@@ -87,11 +86,6 @@ class _Lonely:
         }
         self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": specification})
 
-    def stop(self) -> None:
-        """Its pod is gone, and nobody waits for its lease."""
-        self.api.delete("Pod", self.name, CONTROLLERS)
-        until(lambda: not self.api.find("Pod", self.name, CONTROLLERS), what=f"{self.name} is gone")
-
 
 @pytest.fixture
 def lonely(deployment: Deployment, api: Api) -> Iterator[list[_Lonely]]:
@@ -110,25 +104,24 @@ def lonely(deployment: Deployment, api: Api) -> Iterator[list[_Lonely]]:
         one.create()
     with _without_controllers(deployment, api, controller["spec"]["replicas"]):
         yield found
+        _stop_all(api)
         for one in found:
-            one.stop()
             one.delete()
 
 
+@pytest.mark.usefixtures("volume_and_snapshot")
 def test_each_rule_of_a_sidecars_role_is_needed(
-    deployment: Deployment, api: Api, lonely: list[_Lonely]
+    deployment: Deployment, api: Api, lonely: list[_Lonely], immediate: str
 ) -> None:
     """Field case K1."""
     for index in range(max(len(one.rules) for one in lonely)):
         concerned = [one for one in lonely if index < len(one.rules)]
-        _forget_leases(api)
         for one in concerned:
             one.start_without(index)
-        _ask_for_everything(api, index)
+        _ask(api, {one.sidecar for one in concerned}, index, immediate)
         for one in concerned:
             _see_it_refused(deployment, one, one.rules[index])
-        for one in concerned:
-            one.stop()
+        _stop_all(api)
 
 
 def test_a_sidecar_without_leases_leads_nothing(
@@ -140,17 +133,14 @@ def test_a_sidecar_without_leases_leads_nothing(
     until(lambda: 'resource "leases"' in _log(deployment, provisioner).replace("\\", ""), what="a refusal")
 
 
-@pytest.fixture(autouse=True)
-def a_volume_and_a_snapshot(deployment: Deployment, api: Api) -> Iterator[None]:
+@pytest.fixture
+def volume_and_snapshot(deployment: Deployment, api: Api, immediate: str) -> Iterator[None]:
     """Made while all had their rights: what the sidecars are asked to change."""
     assert deployment.controllers()
-    api.create(claim("data", PLAIN, "16Gi"))
-    api.create(pod("first-user", "data"))
+    api.create(claim("data", immediate, "16Gi"))
     volume_of(api, "data")
     api.create(snapshot_of("data", "before"))
     ready_snapshot(api, "before")
-    api.delete("Pod", "first-user")
-    until(lambda: not api.list("VolumeAttachment"), what="the volume is free")
     yield
     # The snapshotter deletes no snapshot whose creation it began and could not note.
     until(lambda: all(_is_ready(one) for one in api.list("VolumeSnapshot")), what="all snapshots are made")
@@ -169,19 +159,21 @@ def _is_ready(snapshot: Object) -> bool:
     return ready
 
 
-def _ask_for_everything(api: Api, index: int) -> None:
-    """Something of each sidecar: a new and a restored volume, an attachment, growth, a change, a snapshot."""
+def _ask(api: Api, sidecars: set[str], index: int, storage_class: str) -> None:
+    """Something of each: a new and a restored volume, an attachment, growth and a change, a snapshot."""
     attributes_class = "confidential-csi-fast"
-    api.create(claim(f"new-{index}", PLAIN, attributes_class=attributes_class))
-    api.create(claim(f"restored-{index}", PLAIN, "16Gi", source=from_snapshot("before")))
-    for name in ("new", "restored"):
-        api.create(pod(f"user-of-{name}-{index}", f"{name}-{index}"))
-    volume = api.get("PersistentVolumeClaim", "data")["spec"]["volumeName"]
-    api.create(attachment(f"by-hand-{index}", volume, _HOME))
-    size = {"resources": {"requests": {"storage": f"{17 + index}Gi"}}}
-    changed = {**size, "volumeAttributesClassName": attributes_class}
-    api.patch("PersistentVolumeClaim", "data", {"spec": changed})
-    api.create(snapshot_of("data", f"of-{index}"))
+    if "provisioner" in sidecars:
+        api.create(claim(f"new-{index}", storage_class, "16Gi", attributes_class=attributes_class))
+        api.create(claim(f"restored-{index}", storage_class, "16Gi", source=from_snapshot("before")))
+    if "attacher" in sidecars:
+        volume = api.get("PersistentVolumeClaim", "data")["spec"]["volumeName"]
+        api.create(attachment(f"by-hand-{index}", volume, _HOME))
+    if "resizer" in sidecars:
+        size = {"resources": {"requests": {"storage": f"{17 + index}Gi"}}}
+        changed = {**size, "volumeAttributesClassName": attributes_class}
+        api.patch("PersistentVolumeClaim", "data", {"spec": changed})
+    if "snapshotter" in sidecars:
+        api.create(snapshot_of("data", f"of-{index}"))
 
 
 def _see_it_refused(deployment: Deployment, one: _Lonely, rule: Object) -> None:
@@ -198,7 +190,11 @@ def _log(deployment: Deployment, one: _Lonely) -> str:
     return deployment.workers[_HOME].log(one.name, f"csi-{one.sidecar}")
 
 
-def _forget_leases(api: Api) -> None:
+def _stop_all(api: Api) -> None:
+    """No controller runs any more, and the next one waits for nobody's lease."""
+    for one in api.list("Pod", CONTROLLERS):
+        api.delete("Pod", one["metadata"]["name"], CONTROLLERS)
+    until(lambda: not api.list("Pod", CONTROLLERS), what="the controllers are gone")
     for lease in api.list("Lease", CONTROLLERS):
         api.delete("Lease", lease["metadata"]["name"], CONTROLLERS)
 
@@ -207,9 +203,11 @@ def _forget_leases(api: Api) -> None:
 def _without_controllers(deployment: Deployment, api: Api, replicas: int) -> Iterator[None]:
     def scale(count: int) -> None:
         api.patch("Deployment", "confidential-csi-controller", {"spec": {"replicas": count}}, CONTROLLERS)
-        until(lambda: len(deployment.controllers()) == count, what=f"{count} controllers")
+        # One that is about to end still works, and has all rights.
+        until(lambda: len(api.list("Pod", CONTROLLERS)) == count, what=f"{count} controllers")
+        assert len(deployment.controllers()) == count
 
     scale(0)
+    _stop_all(api)
     yield
-    _forget_leases(api)
     scale(replicas)

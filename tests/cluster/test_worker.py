@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +37,7 @@ def test_a_worker_changes_nothing_of_the_machine() -> None:
     link = f"w{os.getpid()}"
     with Namespaces([], _ADDRESSES) as namespaces:
         folder = namespaces.folder
-        namespaces.run("ip", "link", "add", link, "type", "bridge")
+        namespaces.run("ip", "link", "add", link, "type", "veth")
         namespaces.run("mount", "-t", "tmpfs", "tmpfs", "/var/lib")
         namespaces.run("sh", "-c", "echo 7 >/proc/sys/kernel/panic; touch /run/mark")
         assert namespaces.run("cat", "/proc/sys/kernel/panic") == "7\n"
@@ -49,7 +48,7 @@ def test_a_worker_changes_nothing_of_the_machine() -> None:
     assert not folder.exists()
 
 
-def test_what_runs_on_a_worker_ends_with_a_test_run_that_is_killed() -> None:
+def test_what_runs_on_a_worker_ends_with_a_test_run_that_is_killed_and_the_next_one_clears_up() -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", _HELD_BY_A_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -58,8 +57,10 @@ def test_what_runs_on_a_worker_ends_with_a_test_run_that_is_killed() -> None:
     assert _processes_with(folder)
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
-    until(lambda: not _processes_with(folder), seconds=30, what="the worker's processes are gone")
-    shutil.rmtree(folder)
+    until(lambda: not _processes_with(folder), what="the worker's processes are gone")
+    assert Path(folder).exists()
+    with Namespaces([], _ADDRESSES):
+        assert not Path(folder).exists()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ def claim(
     storage_class: str,
     size: str = "1Gi",
     *,
-    namespace: str = "default",
     source: Object | None = None,
     attributes_class: str = "",
 ) -> Object:
@@ -37,7 +36,7 @@ def claim(
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name},
         "spec": spec,
     }
 
@@ -65,7 +64,7 @@ def from_claim(name: str) -> Object:
     return {"kind": "PersistentVolumeClaim", "name": name}
 
 
-def pod(name: str, claim_name: str, node: str = "", *, namespace: str = "default") -> Object:
+def pod(name: str, claim_name: str, node: str = "") -> Object:
     """A pod with a claim, on a certain worker if named; the scheduler puts it there."""
     container = {
         "name": "work",
@@ -76,7 +75,7 @@ def pod(name: str, claim_name: str, node: str = "", *, namespace: str = "default
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name},
         "spec": {
             "containers": [container],
             "volumes": [volume],
@@ -99,14 +98,14 @@ def attachment(name: str, volume: str, node: str) -> Object:
     }
 
 
-def volume_of(api: Api, claim_name: str, *, seconds: float = 180) -> Object:
+def volume_of(api: Api, claim_name: str) -> Object:
     """The PersistentVolume of a claim, once it is bound."""
 
     def is_bound() -> bool:
         status: Object = api.get("PersistentVolumeClaim", claim_name)["status"]
         return status.get("phase") == "Bound"
 
-    until(is_bound, seconds=seconds, what=f"claim {claim_name} is bound")
+    until(is_bound, what=f"claim {claim_name} is bound")
     bound = api.get("PersistentVolumeClaim", claim_name)
     return api.get("PersistentVolume", bound["spec"]["volumeName"])
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tests.cluster import cgroups
 from tests.cluster.api import Object, until
+from tests.cluster.cgroups import own_group
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.namespaces import CommandFailed, Inside, Namespaces
 from tests.cluster.oci import Image, layer_of_files, write_archive
@@ -46,6 +45,8 @@ state = "/run/containerd"
   sandbox_image = "{pause}"
   # Lower scores need a capability that may be missing.
   restrict_oom_score_adj = true
+  # Its profile would be loaded into the machine's kernel.
+  disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{folder}/cni"
@@ -77,7 +78,7 @@ class Worker:
     def __enter__(self) -> Worker:
         with self._ends:
             # Removed last, when nothing runs in it.
-            self._cgroup = self._ends.enter_context(cgroups.folder(f"worker-{uuid.uuid4()}"))
+            self._cgroup = self._ends.enter_context(own_group())
             kubelet = self._control_plane.programs["kubelet"]
             addresses = {_ADDRESS, *(service.partition(":")[0] for service in self._services)}
             self._inside = self._ends.enter_context(Namespaces([kubelet], sorted(addresses)))
@@ -150,9 +151,10 @@ class Worker:
         metadata = pod["metadata"]
         folder = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
         for file in sorted(self.outside(f"/var/log/pods/{folder}/{container}").glob("*.log")):
-            for line in file.read_text().splitlines():
-                # Before each stand its time, stream, and whether it is complete.
-                yield line.split(" ", 3)[3]
+            for line in file.read_text().splitlines(keepends=True):
+                # Before each stand its time, stream, and whether it is complete; the last may not be.
+                if line.endswith("\n"):
+                    yield line.rstrip("\n").split(" ", 3)[3]
 
     def _figures(self, path: str) -> str:
         url = f"http://127.0.0.1:{_FIGURES_PORT}{path}"

@@ -65,7 +65,7 @@ class Images:
         variables = {**self._variables(target), **(arguments or {})}
         settings = [f"{name}={value}" for name, value in variables.items()]
         inside = ["env", "-i", *settings, *identity, *command]
-        return self._in(target, f'exec chroot "$ROOT" {shlex.join(inside)}', check=False)
+        return self._in(target, f'exec chroot "$ROOT" {shlex.join(inside)}')
 
     def tree(self, target: str, path: str) -> Path:
         """What the image has at ``path``, as far as its stages made it."""
@@ -123,7 +123,7 @@ class Images:
                 copy_context(self._repository, source, self._upper(name) / str(into).lstrip("/"))
 
     def _in(
-        self, name: str, script: str, *, cache: str = "", source: str = "", check: bool = False
+        self, name: str, script: str, *, cache: str = "", source: str = ""
     ) -> subprocess.CompletedProcess[str]:
         self._cache.mkdir(parents=True, exist_ok=True)
         (self._folder / "source").mkdir(exist_ok=True)
@@ -147,8 +147,8 @@ class Images:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            check=check,
-            timeout=300,
+            check=False,
+            timeout=900,
         )
 
     def _upper(self, name: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.images.dockerfile import Dockerfile
 from tests.images.stages import Images
 from tests.peers import peer_program
 from tests.tools.go_programs import CACHE
+from tests.tools.own_folders import own_folder
 
 _TOP = Path(__file__).parents[2]
 _TREE = "/opt/confidential-csi"
@@ -32,8 +32,8 @@ every_target = pytest.mark.parametrize("target", _TARGETS)
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[Images]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Images(_TOP, Path(folder), CACHE / "pip")
+    with own_folder("stages") as folder:
+        yield Images(_TOP, folder, CACHE / "pip")
 
 
 def _lint(content: str, *targets: str) -> list[str]:
@@ -117,8 +117,8 @@ def test_a_line_of_a_dockerfile_that_is_not_understood_is_refused() -> None:
 
 def test_the_same_sources_make_the_same_files(images: Images) -> None:
     """Also at another time, in another directory."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        again = Images(_TOP, Path(folder), CACHE / "pip")
+    with own_folder("stages") as folder:
+        again = Images(_TOP, folder, CACHE / "pip")
         first, second = (_digests(one.tree("node", _TREE)) for one in (images, again))
     assert len(first) > 100
     assert first == second

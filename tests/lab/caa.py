@@ -28,6 +28,8 @@ _VOLUME_METHODS = ("GetVolumeStats", "ResizeVolume")
 
 _POD_NAME_CHARACTERS = 63 - len("podvm") - 10
 
+#: The longest name of a file.
+_NAME_BYTES = 255
 _BASE64 = re.compile(r"([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?")
 
 
@@ -211,11 +213,12 @@ class Caa:
 
     def _prepare_volume(self, mount: OciMount, sandbox_id: str) -> None:
         """Kata's Go runtime, ``src/runtime/pkg/direct-volume/utils.go``."""
-        folder = self._root / base64.urlsafe_b64encode(mount.source.encode()).decode()
+        name = base64.urlsafe_b64encode(mount.source.encode()).decode()
+        folder = self._root / name
+        if len(name) > _NAME_BYTES or not (folder / "mountInfo.json").exists():
+            return  # it is some other mount
         info = _read(folder)
-        if info is None:
-            return
-        typed = _typed(info)
+        typed = None if info is None else _typed(info)
         device = _text(typed, "device")
         if typed is None or (device and Path(device).exists()):
             raise Disagreement(f"Kata's runtime fails on {mount.source}: {info}")

@@ -108,6 +108,15 @@ def test_what_cannot_be_read_is_skipped(tmp_path: Path, publish: Publish, conten
     assert attach_scan(tmp_path) == container_scan(tmp_path, [])[1] == []
 
 
+@pytest.mark.parametrize("content", [b"", b'{"device": "x"', b'{"device": NaN}'])
+def test_a_pod_does_not_start_with_a_record_that_cannot_be_read(
+    tmp_path: Path, publish: Publish, content: bytes
+) -> None:
+    target = publish("pvc-a", content)
+    with pytest.raises(Disagreement, match="runtime fails"):
+        Caa(tmp_path).create_container([OciMount(target, "/data")], sandbox_id="s")
+
+
 @pytest.mark.parametrize("name", ["not-base64!", "YQ", "YQ+=", "YQ=="])
 def test_folders_that_name_no_csi_volume_are_skipped(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
