@@ -81,6 +81,7 @@ machine: ## Install the Debian packages and the guest kernel that the lab needs 
 # generated protobuf code lands beside its contracts.
 $(VENV)/.installed: locks/dev.txt pyproject.toml setup.py proto/generate.py $(PROTO) | machine
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	@echo "Installing the Python packages of locks/dev.txt into $(VENV); nothing more is printed for a minute or two"
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r locks/dev.txt
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -52,10 +52,10 @@ def new(key_id: str, kbs_url: str) -> None:
 
 def _upload_command(key_id: str, kbs_url: str) -> str:
     """curl, with the key from its standard input and the token from a file: neither is an argument."""
-    parts = urlsplit(kbs_url)
     try:
+        parts = urlsplit(kbs_url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # a bracket without its other half, a port that is no number
         valid = False
     if not valid or parts.query or parts.fragment or not kbs_url.isprintable() or " " in kbs_url:
         raise click.ClickException("--kbs-url is not of the form https://host[:port]")

@@ -119,8 +119,10 @@ class KubernetesApi:
             raise NoAnswer(f"the API server answers {response.status} to GET {path}")
         try:
             document = json.loads(content)
-        except ValueError:
-            raise NoAnswer(f"the API server's answer to GET {path} is not JSON") from None
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise NoAnswer(f"the API server's answer to GET {path} is no JSON object")
         return Answer(document, _date(response.headers.get("Date", "")))
 
     def items(self, path: str) -> tuple[Json, ...]:

@@ -46,7 +46,7 @@ class Claimed:
         return cls(
             volume["metadata"]["name"],
             specification["csi"]["volumeHandle"],
-            f"{claim['namespace']}/{claim['name']}" if claim else "",
+            f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
             specification.get("storageClassName", ""),
             volume.get("status", {}).get("phase", ""),
             specification["csi"].get("volumeAttributes") or {},

@@ -41,8 +41,9 @@ def output_option(command: Command) -> Command:
 
 
 def echo_json(document: object) -> None:
-    """Print what :mod:`json` can encode, with keys in the order given."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    """Print what :mod:`json` can encode, with keys in the order given; what can't be shown is escaped."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    click.echo("".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text))
 
 
 def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> None:

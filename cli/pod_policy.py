@@ -12,11 +12,14 @@ from agent.errors import Refused
 from agent.keys import key_uri
 from agent.mount_point import checked_mount_point, checked_path
 from agent.policy import Policy, VolumeRules
+from agent.policy_schema import parse_policy
 from cli.quantity import parse_bytes
 from driver.key_template import METADATA, TemplateError, expand, placeholders
 
 DRIVER: Final = "caa-csi-block.csi.confidentialcontainers.io"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+
+_KEY_TO_FILL_IN: Final = '# key = "repository/type/tag"'
 
 Manifest = Mapping[str, Any]
 #: Places in each container at which something is mounted that no manifest names, by kubelet or the runtime.
@@ -119,9 +122,15 @@ def write_policy(pod_file: Sequence[Manifest], documents: Sequence[Manifest]) ->
             "confidential is written to them"
         )
     name = (workload.get("metadata") or {}).get("name", "")
-    head = f"# Volumes of {workload.get('kind')} {json.dumps(name)} in namespace {json.dumps(namespace)}.\n"
+    named = f"{json.dumps(workload.get('kind'))} {json.dumps(name)} in namespace {json.dumps(namespace)}"
+    head = f"# Volumes of {named}.\n"
     listed = f"other-mounts = [{', '.join(map(_quoted, others))}]\n" if others else ""
     text = head + f"version = 1\n{listed}\n" + ("\n".join(tables.values()) or "[volumes]\n")
+    if _KEY_TO_FILL_IN not in text:
+        try:
+            parse_policy(text)
+        except Refused as refused:
+            raise CannotWrite(f"the guest would refuse a policy for this manifest: {refused}") from None
     return Written(text, tuple(cluster.notes))
 
 
@@ -259,7 +268,7 @@ def _table(mount: _Mount, claim: _Claim, cluster: _Cluster, group: int | None) -
 
 def _key_line(mount: _Mount, claim: _Claim, storage_class: Manifest | None) -> str:
     if storage_class is None:
-        return '# key = "repository/type/tag"'
+        return _KEY_TO_FILL_IN
     parameters = storage_class.get("parameters") or {}
     name = storage_class["metadata"]["name"]
     if not parameters.get("encrypt-type"):

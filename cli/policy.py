@@ -13,6 +13,7 @@ from agent.errors import Refused
 from agent.policy import Encryption, Format, Measurement, Policy, VolumeRules
 from agent.policy_schema import PolicyResource, parse_policy
 from cli.pod_policy import CannotWrite, write_policy
+from cli.quantity import rounded
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -112,7 +113,7 @@ def _sentences(rules: VolumeRules) -> list[str]:
     if rules.luks_uuid is not None:
         sentences.append(f"only the volume with the LUKS UUID {rules.luks_uuid}")
     if rules.minimum_size:
-        sentences.append(f"the disk has at least {rules.minimum_size} bytes")
+        sentences.append(f"the disk has at least {rules.minimum_size} bytes ({rounded(rules.minimum_size)})")
     if rules.format is Format.NEVER:
         sentences.append("a blank disk is refused, never formatted")
     else:
@@ -136,16 +137,16 @@ def _sentences(rules: VolumeRules) -> list[str]:
 def _documents(file: Path) -> list[dict[str, Any]]:
     try:
         # Only this command needs it; controller and node run without.
-        yaml = import_module("yaml")
+        reader = import_module("cli.lint.yaml_reader")
     except ModuleNotFoundError:
         raise click.ClickException("this command needs PyYAML: pip install PyYAML") from None
-    try:
-        loaded = list(yaml.safe_load_all(file.read_bytes()))
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise click.ClickException(f"{file} is not YAML: {error}") from None
+
+    def refuse(_rule: str, line: int, message: str) -> None:
+        raise click.ClickException(f"{file}:{line}: {message}")
+
     documents: list[object] = []
-    for one in loaded:
+    for one in reader.read_documents(file.read_bytes(), str(file), refuse):
         if isinstance(one, dict):
             # As `kubectl get -o yaml` prints several.
-            documents += one["items"] if one.get("kind") == "List" else [one]
+            documents += one.get("items") or () if one.get("kind") == "List" else [one]
     return [one for one in documents if isinstance(one, dict)]

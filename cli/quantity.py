@@ -40,3 +40,11 @@ def shown(size: int) -> str:
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
     return str(size)
+
+
+def rounded(size: int) -> str:
+    """``size`` bytes for people: ``10 GiB`` if it is exactly that, else to a tenth, as ``9.3 GiB``."""
+    exponent = max(0, min(6, (size.bit_length() - 1) // 10))
+    unit = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")[exponent]
+    factor = 1 << 10 * exponent
+    return f"{size // factor} {unit}" if size % factor == 0 else f"{size / factor:.1f} {unit}"

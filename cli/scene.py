@@ -15,7 +15,6 @@ import click
 from cli.kubernetes_api import Json, KubernetesApi, NoAnswer
 from driver.direct_volumes import DEFAULT_ROOT as DIRECT_VOLUMES_ROOT
 from driver.direct_volumes import DirectVolumes
-from driver.pod_sockets import DEFAULT_ROOT as PODS_ROOT
 from providers.deadline import Deadline
 from providers.errors import ConfigurationError, ProviderError
 from providers.interface import BlockVolumeProvider, Volume, VolumeLister
@@ -51,7 +50,6 @@ class Paths:
     """The driver's socket; None: where it usually is."""
     kubelet_root: Path = KUBELET_ROOT
     direct_volumes: Path = DIRECT_VOLUMES_ROOT
-    pods: Path = PODS_ROOT
     hypervisor_socket: Path = HYPERVISOR_SOCKET
     kata_configs: tuple[Path, ...] = KATA_CONFIGS
     proc: Path = Path("/proc")
@@ -67,8 +65,7 @@ class Paths:
     def is_node(self) -> bool:
         """Whether this looks like a node: one of the places is there."""
         return any(
-            place.exists()
-            for place in (self.kubelet_root, self.direct_volumes, self.pods, self.hypervisor_socket)
+            place.exists() for place in (self.kubelet_root, self.direct_volumes, self.hypervisor_socket)
         )
 
 
@@ -199,7 +196,12 @@ class Scene:
         try:
             return self.require_cloud().volumes()
         except ProviderError as error:
-            raise Skipped(f"volumes can't be listed: {error}") from None
+            raise Skipped(f"volumes can't be listed: {cause(error)}") from None
+
+
+def cause(error: Exception) -> str:
+    """What a provider or the driver says, but for its word to the sidecars: a command asks once."""
+    return str(error).removesuffix("; it is tried again")
 
 
 def cluster_of(kubeconfig: Path | None, context: str | None) -> KubernetesApi | str:

@@ -48,7 +48,7 @@ _HOST_PATHS = {
     "socket": "the socket on which kubelet calls the plugin",
     "registration": "the socket by which the registrar tells kubelet of the plugin",
     "pods": "make and remove the empty target directory of a publish",
-    "direct-volumes": "Kata's records of published volumes, its only state; `attach-libvirt` only reads",
+    "direct-volumes": "Kata's records of published volumes, its only state",
     "peer-pods": "connect to a PodVM's agent for usage and growth",
 }
 
@@ -76,7 +76,7 @@ def _lines(rendered: Mapping[str, str]) -> Iterator[str]:
     yield from ("", "### Directories of the worker", "", "| Container | Path | Access | Clouds | Why |")
     yield "| --- | --- | --- | --- | --- |"
     yield from _with_clouds(objects, _host_paths)
-    yield from ("", "### Containers", "", "| Pod | Container | User | Capabilities | API token | Clouds |")
+    yield from ("", "### Containers", "", "| Pod | Container | User | Capabilities | Roles | Clouds |")
     yield "| --- | --- | --- | --- | --- | --- |"
     yield from _with_clouds(objects, _containers)
 
@@ -114,6 +114,7 @@ def _host_paths(entries: list[Any]) -> Iterator[str]:
 
 
 def _containers(entries: list[Any]) -> Iterator[str]:
+    roles = _roles(entries)
     for name, pod in _pods(entries).items():
         for container in pod["containers"]:
             context = container["securityContext"]
@@ -123,8 +124,19 @@ def _containers(entries: list[Any]) -> Iterator[str]:
                 )
             token = any(mount["name"] == "kubernetes-api" for mount in container.get("volumeMounts", ()))
             user = pod["securityContext"]["runAsUser"]
-            has_token = "yes" if token else "no"
-            yield f"| {name} | {container['name']} | {user} | none | {has_token} | CLOUDS |"
+            may = ", ".join(roles[pod["serviceAccountName"]]) if token else "none: no token"
+            yield f"| {name} | {container['name']} | {user} | none | {may} | CLOUDS |"
+
+
+def _roles(entries: list[Any]) -> dict[str, list[str]]:
+    """Service account to the roles that are bound to it: every token of the account has them all."""
+    bound: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            for subject in entry["subjects"]:
+                role = entry["roleRef"]["name"].removeprefix("confidential-csi-")
+                bound.setdefault(subject["name"], []).append(role)
+    return bound
 
 
 def _pods(entries: list[Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Attacher:
         """Attach and detach what is due; what fails is logged, once, and tried again in the next round."""
         failures: dict[str, str] = {}
         try:
-            self._direct_volumes.require_ready()
+            self._direct_volumes.require_ready(for_writing=False)
             attached = self._provider.attached_serials(self._owner, Deadline.after(_CALL_SECONDS))
             wanted = self._wanted(attached, failures)
         except (ProviderError, DriverError) as error:

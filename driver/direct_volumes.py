@@ -82,8 +82,8 @@ class DirectVolumes:
         self._examined: tuple[int, int] | None = None
         """Device and inode of the root last found good: a node's mount table is long, and is read once."""
 
-    def readiness(self) -> str | None:
-        """None if records written here reach Kata and CAA, else why they can't.
+    def readiness(self, *, for_writing: bool = True) -> str | None:
+        """None if records written here reach Kata and CAA, or these are theirs to read; else why not.
 
         A root that is missing, or lies on the container's own overlay, means that the host's directory is
         not mounted: records would land in the container, and pods run on an empty host directory.
@@ -100,17 +100,18 @@ class DirectVolumes:
             return f"direct-volume root {self.root} is missing; {_MOUNT_IT}"
         except OSError as error:
             return f"direct-volume root {self.root} can't be examined: {error.strerror}"
-        if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
-            return f"direct-volume root {self.root} is not writable for this process"
+        if not os.access(self.root, os.R_OK | os.X_OK | (os.W_OK if for_writing else 0)):
+            lacking = "writable" if for_writing else "readable"
+            return f"direct-volume root {self.root} is not {lacking} for this process"
         return None
 
-    def require_ready(self) -> None:
+    def require_ready(self, *, for_writing: bool = True) -> None:
         """Return if :meth:`readiness` finds no fault.
 
         Raises:
             Unavailable: it does.
         """
-        reason = self.readiness()
+        reason = self.readiness(for_writing=for_writing)
         if reason is not None:
             raise Unavailable(reason)
 
@@ -264,7 +265,7 @@ class DirectVolumes:
     def _read(self, name: str) -> MountInfo | None:
         path = self.root / name / mountinfo.FILE_NAME
         try:
-            content = _read_regular(path)
+            content = read_regular(path)
         except FileNotFoundError:
             if not path.parent.is_dir():
                 return None
@@ -359,8 +360,8 @@ def _file_system_type(directory: Path) -> str:
     raise OSError(None, "its mount is not listed in /proc/self/mountinfo")
 
 
-def _read_regular(path: Path) -> bytes:
-    """The content, up to a byte more than a record may have.
+def read_regular(path: Path) -> bytes:
+    """The content of a record's file, up to a byte more than a record may have.
 
     Raises:
         mountinfo.Damaged: not a regular file; a pipe would keep its reader waiting.

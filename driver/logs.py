@@ -37,6 +37,9 @@ _SECRET_KEY = re.compile(
     r"token|secret|passw|credential|private[-_.]?key|access[-_.]?key|sas[-_.]", re.IGNORECASE
 )
 
+#: What would begin another line, or steer a terminal.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
 #: Shorter values (characters) are stripped from requests, but not searched for in other lines.
 _MINIMUM_SEARCHED = 4
 
@@ -167,16 +170,22 @@ class _BearsRequestId(logging.Filter):
         return True
 
 
+# Formatters scrub each part before they write it down: in quotes or escaped, a name at its end ("no token:")
+# or after a line break is not seen to be one.
+
+
 class TextFormatter(logging.Formatter):
-    """``time level logger message key=value …``"""
+    """``time level logger message key=value …``; a traceback is indented, so that no text forges a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_quoted(_scrubbed(value))}" for name, value in _fields(record).items())
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line = f"{when} {record.levelname} {record.name} {record.getMessage()}{fields}"
+        message = _one_line(SCRUBBER.scrub(record.getMessage()))
+        line = f"{when} {record.levelname} {record.name} {message}{fields}"
         if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
-        return SCRUBBER.scrub(line)
+            traceback = SCRUBBER.scrub(self.formatException(record.exc_info))
+            line = "\n    ".join((line, *map(_one_line, traceback.splitlines())))
+        return line
 
 
 class JsonFormatter(logging.Formatter):
@@ -192,9 +201,11 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        # Before it is encoded: in a whole line, a name at the end of a string ("no token:") would take JSON's
-        # own quote for the start of its value.
         return json.dumps({name: _scrubbed(value) for name, value in entry.items()})
+
+
+def _one_line(text: str) -> str:
+    return _CONTROL.sub(lambda one: ascii(one[0])[1:-1], text)
 
 
 def _scrubbed(value: object) -> object:

@@ -6,12 +6,15 @@ never an id, a name or a path.
 
 from __future__ import annotations
 
+import math
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import cast
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import (
     CollectorRegistry,
@@ -44,6 +47,20 @@ _EVERY_ADDRESS = ("::", "0.0.0.0")  # noqa: S104 - what an empty host asks for
 
 _DONE = "done"
 _FAILED = "failed"
+
+
+class Scrape(WSGIRequestHandler):
+    """One connection to the metrics. Whoever says nothing is hung up on, or idle threads would pile up."""
+
+    timeout = 10.0
+    """Seconds."""
+
+    def handle(self) -> None:
+        with suppress(OSError):  # it timed out, or went away: nobody's business
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args  # every scrape would be a line, in a form of its own
 
 
 class CannotListen(Exception):
@@ -85,13 +102,17 @@ class Metrics(Observer):
                 if one != hosts[-1]:
                     continue
                 raise CannotListen(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+            server.RequestHandlerClass = Scrape
             return int(server.server_port)
         raise AssertionError("unreachable: there is a host")
 
+    def rpcs_offered(self, methods: Iterable[str]) -> None:
+        for method in methods:
+            for code in _CODES_OF_ALERTS:
+                self._rpcs.labels(method, code)
+
     def rpc_began(self, method: str) -> None:
         self._rpcs_in_flight.labels(method).inc()
-        for code in _CODES_OF_ALERTS:
-            self._rpcs.labels(method, code)
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         self._rpcs_in_flight.labels(method).dec()
@@ -123,7 +144,8 @@ class NodeMetrics(Metrics):
         for counter in (self._writes, self._removals):
             for result in (_DONE, _FAILED):
                 counter.labels(result)
-        self._gauge("mountinfo_records", "Records (mountInfo.json) on this node.").set_function(count_records)
+        records = self._gauge("mountinfo_records", "Records (mountInfo.json) on this node.")
+        records.set_function(lambda: _count_or_nothing(count_records))
 
     def record_written(self, *, done: bool) -> None:
         self._writes.labels(_DONE if done else _FAILED).inc()
@@ -238,3 +260,11 @@ class ControllerMetrics(Metrics):
             if len(self._codes) < _MOST_CODES:
                 self._codes.add(code)
             return code if code in self._codes else OTHER
+
+
+def _count_or_nothing(count: Callable[[], int]) -> float:
+    """What can't be counted now must not keep all other figures from being told."""
+    try:
+        return count()
+    except OSError:
+        return math.nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,8 +46,11 @@ class VolumeCount:
 class Observer(ProviderObserver):
     """Is told what happens, and does nothing; :class:`driver.metrics.Metrics` counts. Never raises."""
 
+    def rpcs_offered(self, methods: Iterable[str]) -> None:
+        """These RPCs can come in from now on; each as ``Controller/CreateVolume``."""
+
     def rpc_began(self, method: str) -> None:
-        """An RPC came in; ``method`` as ``Controller/CreateVolume``."""
+        """An RPC came in; ``method`` as above."""
 
     def rpc_ended(self, method: str, code: str, seconds: float) -> None:
         """It was answered with the gRPC ``code``, by its name."""

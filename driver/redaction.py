@@ -20,7 +20,8 @@ _ENDS: Final = "|".join(
         r"x-amz-(?:security-token|signature|credential)",
         r"x-aws-ec2-metadata-token",
         r"x-ms-(?:copy-source|encryption-key)",
-        r"(?:access|refresh|session|security|web_?identity|federated|bearer)_?token",
+        r"(?:access|refresh|session|security|web_?identity|federated|bearer|auth)[-_]?token",
+        r"identity-header",
         r"id_token",
         r"(?:secret_?access|account|shared_?access|private|subscription|api|storage)[-_]?key",
         r"client_?(?:secret|assertion)",
@@ -29,14 +30,14 @@ _ENDS: Final = "|".join(
     )
 )
 #: These stand for themselves only: ``ClientToken`` and ``NextToken`` are no credentials.
-_WHOLE: Final = r"cookie|set-cookie|sig|signature|token|secret|identity-header"
+_WHOLE: Final = r"cookie|set-cookie|sig|signature|token|secret"
 
 #: With what separates a name from its value: ``name: value``, ``'name': b'value'``, ``name=value``,
 #: ``<name>value``.
 _NAMED: Final = re.compile(
     rf"""(?P<name>(?<![a-z0-9_-])(?:[a-z0-9_-]*(?:{_ENDS})|{_WHOLE})(?![a-z0-9_-]))
-         (?P<between>\\?["']?\s*(?:[:=]|%3d|>)\s*(?:b(?=\\?["']))?)
-         (?:(?P<quote>\\?["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>(?:(?:bearer|basic|sharedkey|aws4-hmac-sha256)\s+)?
+         (?P<between>\\{{0,7}}["']?\s*(?:[:=]|%3d|>)\s*(?:b(?=\\{{0,7}}["']))?)
+         (?:(?P<quote>\\{{0,7}}["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>(?:(?:bearer|basic|sharedkey|aws4-hmac-sha256)\s+)?
             [^\s"'&<>]+(?:,\s*(?:signedheaders|signature)=[^\s"'&<>]+)*))""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -46,7 +47,7 @@ _FORMS: Final = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
         (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-        (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*", 0),  # a JSON web token
+        (r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*", 0),  # a JSON web token
         (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", 0),
         (r"(?<=://)[^\s/@:\"']+:[^\s/@\"']+(?=@)", 0),
         (r"(?<=\bbearer )\s*[A-Za-z0-9._~+/-]{16,}=*", re.IGNORECASE),

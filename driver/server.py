@@ -21,6 +21,8 @@ from proto import csi_pb2
 
 _LOG = logging.getLogger(__name__)
 
+_Behavior = Callable[[Message, grpc.ServicerContext], Message]
+
 #: Each sidecar runs up to 100 workers; a call that waits for a cloud costs one thread, made on demand.
 CONCURRENT_CALLS = 128
 
@@ -51,12 +53,15 @@ class Server:
         observer: Observer | None = None,
     ) -> None:
         self._endpoint = endpoint
-        self._interceptor = RpcInterceptor(concurrent_calls, observer or Observer())
+        observer = observer or Observer()
+        self._interceptor = RpcInterceptor(concurrent_calls, observer)
         self._threads = futures.ThreadPoolExecutor(concurrent_calls + SPARE_THREADS, thread_name_prefix="rpc")
         self._server = grpc.server(self._threads, interceptors=[self._interceptor])
         for name, service in services.items():
             descriptor = csi_pb2.DESCRIPTOR.services_by_name[name]
-            self._server.add_generic_rpc_handlers((_handlers(descriptor, service),))
+            behaviors = _behaviors(descriptor, service)
+            self._server.add_generic_rpc_handlers((_handlers(descriptor, behaviors),))
+            observer.rpcs_offered(f"{name}/{method.name}" for method in behaviors)
 
     @property
     def target(self) -> str:
@@ -122,18 +127,20 @@ def serve_until_signal(server: Server, grace_seconds: float) -> None:
     os._exit(0)
 
 
-def _handlers(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+def _behaviors(service: ServiceDescriptor, implementation: object) -> dict[MethodDescriptor, _Behavior]:
     """The RPCs of ``service`` that ``implementation`` has a method for."""
-    behaviors = {method: getattr(implementation, method.name, None) for method in service.methods}
-    return grpc.method_handlers_generic_handler(
-        service.full_name,
-        {method.name: _handler(method, behavior) for method, behavior in behaviors.items() if behavior},
-    )
+    found = {method: getattr(implementation, method.name, None) for method in service.methods}
+    return {method: behavior for method, behavior in found.items() if behavior}
 
 
-def _handler(
-    method: MethodDescriptor, behavior: Callable[[Message, grpc.ServicerContext], Message]
-) -> grpc.RpcMethodHandler[Message, Message]:
+def _handlers(
+    service: ServiceDescriptor, behaviors: Mapping[MethodDescriptor, _Behavior]
+) -> grpc.GenericRpcHandler:
+    handlers = {method.name: _handler(method, behavior) for method, behavior in behaviors.items()}
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _handler(method: MethodDescriptor, behavior: _Behavior) -> grpc.RpcMethodHandler[Message, Message]:
     request_class: type[Message] = getattr(csi_pb2, method.input_type.name)
     return grpc.unary_unary_rpc_method_handler(behavior, request_class.FromString, _serialize)
 

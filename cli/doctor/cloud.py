@@ -8,7 +8,7 @@ from typing import Final
 
 from cli.doctor.model import Finding, fail, ok, warn
 from cli.kubernetes_api import NoAnswer
-from cli.scene import Scene, Skipped
+from cli.scene import Scene, Skipped, cause
 from providers.errors import DeadlineError, ProviderError
 from providers.interface import BackendDiagnosis
 
@@ -29,7 +29,7 @@ def access(scene: Scene) -> Iterable[Finding]:
     except ProviderError as error:
         return [
             fail(
-                f"{scene.cloud.provider.name}: volumes can't be listed: {error}",
+                f"{scene.cloud.provider.name}: volumes can't be listed: {cause(error)}",
                 "check the controller's credentials (cloud-identity), what they may do "
                 "(cloud-permissions), and the network from here to the cloud's API",
             )
@@ -47,9 +47,10 @@ def identity(scene: Scene) -> Iterable[Finding]:
     except ProviderError as error:
         return [
             fail(
-                f"the cloud does not accept the credentials: {error}",
-                "give the controller credentials that are valid: docs/aws.md, docs/azure.md; run the "
-                "doctor with the same ones (in the controller's pod, or with the same environment)",
+                f"the cloud does not say whose credentials these are: {cause(error)}",
+                "give the controller credentials that are valid (docs/aws.md, docs/azure.md), and a way to "
+                "the cloud's API; run the doctor with the same ones (in the controller's pod, or with the "
+                "same environment)",
             )
         ]
     return [ok(f"the cloud takes us for {who}")]
@@ -61,7 +62,7 @@ def permissions(scene: Scene) -> Iterable[Finding]:
     try:
         answers = diagnosis.permissions(scene.require_cloud().deadline())
     except ProviderError as error:
-        raise Skipped(f"permissions can't be asked for: {error}") from None
+        raise Skipped(f"permissions can't be asked for: {cause(error)}") from None
     found: list[Finding] = [
         fail(
             f"the permission {one.name} is missing{f' ({one.detail})' if one.detail else ''}",
@@ -100,7 +101,7 @@ def cloud_clock(scene: Scene) -> Iterable[Finding]:
     try:
         there = diagnosis.backend_time(scene.require_cloud().deadline())
     except ProviderError as error:
-        raise Skipped(f"the cloud can't be asked for its time: {error}") from None
+        raise Skipped(f"the cloud can't be asked for its time: {cause(error)}") from None
     if there is None:
         raise Skipped("the cloud's answers do not tell the time")
     return [_compared("the cloud", there, before, scene.now())]

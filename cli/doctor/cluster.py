@@ -207,8 +207,9 @@ def versions(scene: Scene) -> Iterable[Finding]:
             if not (_is_ours(one, "controller") or _is_ours(one, "node")):
                 continue
             for container in one["spec"]["template"]["spec"]["containers"]:
-                repository, _, tag = container["image"].rpartition(":")
-                if f"/{repository}".rpartition("/")[2].startswith(f"{OUR_NAME}-"):
+                name, _, tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")
+                # One that is given by its digest alone tells no version.
+                if name.startswith(f"{OUR_NAME}-") and tag:
                     tags.setdefault(tag, set()).add(f"{name_of(one)} ({container['name']})")
     if not tags:
         raise Skipped("there are no workloads of this driver to compare (see workloads)")

@@ -11,9 +11,10 @@ import click
 from cli.doctor.catalog import CHECKS
 from cli.doctor.fixes import Removal, removals
 from cli.doctor.model import Result, Verdict, run
+from cli.known_names import known_name_option
 from cli.kubernetes_api import has_usual_kubeconfig, kubernetes_options
-from cli.node_options import direct_volumes_option, pods_option
-from cli.output import OutputFormat, echo_json, echo_table, output_option
+from cli.node_options import direct_volumes_option
+from cli.output import OutputFormat, echo_json, echo_table, output_option, printable
 from cli.quiet import keep_libraries_quiet
 from cli.scene import (
     HYPERVISOR_SOCKET,
@@ -54,7 +55,6 @@ _PATH = click.Path(path_type=Path)
     help="kubelet's root directory, as node.kubeletRoot of the chart.",
 )
 @direct_volumes_option
-@pods_option
 @click.option(
     "--hypervisor-socket",
     type=_PATH,
@@ -82,12 +82,14 @@ _PATH = click.Path(path_type=Path)
     show_envvar=True,
     help="Handlers of the RuntimeClasses that start peer pods, separated by commas.",
 )
-@click.option(
+@known_name_option(
     "--check",
     "only",
     metavar="ID",
     multiple=True,
-    type=click.Choice([check.id for check in CHECKS]),
+    names=[check.id for check in CHECKS],
+    what="check",
+    page="docs/doctor.md",
     help="Run this check alone (repeatable); docs/doctor.md lists them.",
 )
 @click.option("--fix", is_flag=True, help="Remove what is provably stale on this node, after asking.")
@@ -101,7 +103,6 @@ def doctor(
     endpoint: str | None,
     kubelet_root: Path,
     direct_volumes_root: Path,
-    pods_root: Path,
     hypervisor_socket: Path,
     kata_config: Path | None,
     node_name: str,
@@ -121,7 +122,6 @@ def doctor(
         None if endpoint is None else _socket_path(endpoint),
         kubelet_root,
         direct_volumes_root,
-        pods_root,
         hypervisor_socket,
         KATA_CONFIGS if kata_config is None else (kata_config,),
     )
@@ -141,7 +141,7 @@ def doctor(
     else:
         _show(results)
         for what in _fix(scene, yes=yes) if fix else []:
-            click.echo(f"Removed: {what}")
+            click.echo(f"Removed: {printable(what)}")
     verdicts = {result.verdict for result in results}
     if Verdict.FAIL in verdicts:
         raise SystemExit(EXIT_FAILURES)
@@ -190,7 +190,7 @@ def _fix(scene: Scene, *, yes: bool) -> list[str]:
 
 
 def _may(removal: Removal, *, yes: bool) -> bool:
-    return yes or click.confirm(f"Remove {removal.what}?", err=True)
+    return yes or click.confirm(f"Remove {printable(removal.what)}?", err=True)
 
 
 def _remove(removal: Removal) -> bool:

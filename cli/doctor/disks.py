@@ -11,7 +11,7 @@ from cli.doctor.model import Finding, fail, ok, warn
 from cli.kubernetes_api import Json, NoAnswer
 from cli.kubernetes_objects import ATTACHMENTS, CLAIMS, Claimed, claimed_volumes, pods_with_volumes
 from cli.owners import owners_of, volume_ids
-from cli.scene import DRIVER, Scene, Skipped
+from cli.scene import DRIVER, Scene, Skipped, cause
 from driver.errors import DriverError
 from providers.errors import ProviderError, VolumeNotFoundError
 from providers.interface import Volume, VolumeFence
@@ -58,7 +58,7 @@ def _is_there(scene: Scene, one: Claimed, listed: Container[str]) -> bool | str:
     except VolumeNotFoundError:
         return False
     except (DriverError, ProviderError) as error:
-        return str(error)
+        return cause(error)
     return handle is not None
 
 

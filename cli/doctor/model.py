@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Self
 
 from cli.scene import Scene, Skipped
@@ -80,6 +82,15 @@ def run(check: Check, scene: Scene) -> list[Result]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         found = [Finding.skipped(f"the system does not let it look: {where}{error.strerror}")]
+    except Exception as error:  # an object that nobody foresaw must not hide what the other checks see
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        found = [
+            fail(
+                f"the check itself failed, and saw nothing: {type(error).__name__} at {where}",
+                "please report it, with the object that it was about",
+            )
+        ]
     if not found:
         raise AssertionError(f"the check {check.id} says nothing")
     return [Result(check.id, one.verdict, one.saw, one.fix) for one in found]

@@ -73,7 +73,7 @@ def _version_beside(config: Path) -> str:
     """The version of Kata, which its releases leave at the top of their directory (``/opt/kata/VERSION``)."""
     for directory in config.parents:
         try:
-            return f" of Kata {(directory / 'VERSION').read_text().strip()[:40]}"
+            return f" of Kata {(directory / 'VERSION').read_text(errors='replace').strip()[:40]}"
         except OSError:
             continue
     return ""

@@ -19,7 +19,7 @@ from typing import Final
 from cli.doctor.model import Finding, fail, ok, warn
 from cli.scene import Paths, Scene
 from driver import mountinfo
-from driver.direct_volumes import WORK_PREFIX, pod_directory, target_path_of
+from driver.direct_volumes import WORK_PREFIX, pod_directory, read_regular, target_path_of
 
 _SANDBOX: Final = re.compile(r"[0-9a-f]{64}")
 _PREPARING_SECONDS: Final = 60.0
@@ -65,7 +65,7 @@ class Record:
 
     def read(self) -> mountinfo.MountInfo:
         """Raises mountinfo.Damaged or OSError."""
-        return mountinfo.decode((self.directory / mountinfo.FILE_NAME).read_bytes())
+        return mountinfo.decode(read_regular(self.directory / mountinfo.FILE_NAME))
 
     def device(self) -> str | None:
         """The disk's id; None if the record is damaged, which is another check's finding."""
@@ -77,10 +77,6 @@ class Record:
     def beside(self) -> list[Path]:
         """What stands beside ``mountInfo.json``."""
         return sorted(one for one in self.directory.iterdir() if one.name != mountinfo.FILE_NAME)
-
-    def noted_sandboxes(self) -> list[str]:
-        """Names of the files by which Kata notes sandboxes."""
-        return [one.name for one in self.beside() if _SANDBOX.fullmatch(one.name)]
 
 
 def records(scene: Scene) -> list[Record]:
@@ -265,7 +261,7 @@ def _damage(record: Record) -> Iterator[Finding]:
 
 def _wrong_types(record: Record) -> Iterator[Finding]:
     try:
-        content = json.loads((record.directory / mountinfo.FILE_NAME).read_bytes())
+        content = json.loads(read_regular(record.directory / mountinfo.FILE_NAME))
     except (OSError, ValueError, RecursionError):
         return  # record-damaged says so
     metadata = content.get("metadata") if isinstance(content, dict) else None

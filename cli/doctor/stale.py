@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cli.doctor.model import Finding, fail, ok
 from cli.doctor.records import Record, records
-from cli.scene import Cloud, Scene, Skipped
+from cli.scene import Scene, Skipped
 from providers.errors import ProviderError
 from providers.interface import VolumeFence
 
@@ -37,35 +37,17 @@ def stale_records(scene: Scene) -> Iterable[Finding]:
 def why_unused(scene: Scene, record: Record) -> str | None:
     """Why certainly no PodVM has the record's disk; None if one may, although its pod is gone.
 
-    On libvirt, to remove a record takes the disk from its machine, which may be writing.
+    Only the cloud can tell: times of files on this node can't, since a clock may have been set back. On
+    libvirt, to remove a record takes the disk from its machine, which may be writing.
     """
-    device = record.device()
-    if device is not None and not isinstance(scene.cloud, str):
-        machine = _machine_with(scene, scene.cloud, device)
-        if machine is not None:
-            return None if machine else f"the cloud says that no machine has {device}"
-    published = scene.records.published_at(record.target)
-    if not published or record.noted_sandboxes() or not scene.paths.pods.is_dir():
-        return None
-    # cloud-api-adaptor makes a directory for each PodVM, and never removes one. None at all proves nothing:
-    # the chart makes this place itself, and an adaptor may have been told another.
-    made = [one.stat().st_mtime_ns for one in scene.paths.pods.iterdir()]
-    if not made or max(made) >= published:
-        return None
-    return "no PodVM was made on this node since it was written"
-
-
-def _machine_with(scene: Scene, cloud: Cloud, device: str) -> str | None:
-    """The machine that has the disk; empty if none has; None if the cloud can't tell."""
-    if not isinstance(cloud.provider, VolumeFence):
+    device, cloud = record.device(), scene.cloud
+    if device is None or isinstance(cloud, str) or not isinstance(cloud.provider, VolumeFence):
         return None
     try:
         volume = next((one for one in scene.volumes() if one.disk_id == device), None)
         # Asked now, not read from the listing: something is removed by what it says.
-        return (
-            None
-            if volume is None
-            else cloud.provider.get_volume_info(volume.handle, cloud.deadline()).attached_to
-        )
+        if volume is None or cloud.provider.get_volume_info(volume.handle, cloud.deadline()).attached_to:
+            return None
     except (Skipped, ProviderError):
         return None
+    return f"the cloud says that no machine has {device}"

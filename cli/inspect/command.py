@@ -14,12 +14,16 @@ from cli.inspect.volume import inspect_claim, inspect_record, inspect_volume
 from cli.kubernetes_api import kubernetes_options
 from cli.node_options import direct_volumes_option
 from cli.output import OutputFormat, echo_json, echo_table, output_option, printable
+from cli.quantity import rounded
 from cli.quiet import keep_libraries_quiet
 from cli.scene import Paths, Scene, cloud_of, cluster_of, provider_option
 
 #: Exit codes: 0 all as it should be, 1 it could not be inspected (click's), 2 wrong usage (click's).
 EXIT_REMARKS = 3
 EXIT_ALARMS = 4
+
+#: Bytes: smaller figures are read as they are.
+_LEAST_ROUNDED = 1 << 20
 
 
 @click.command(short_help="Tell the whole story of one volume or disk image.")
@@ -97,7 +101,7 @@ def _document(story: Story) -> dict[str, object]:
 def _show(story: Story) -> None:
     for section in story.sections:
         click.echo(section.title)
-        echo_table(("fact", "value"), [(name, _text(value)) for name, value in section.facts.items()])
+        echo_table(("fact", "value"), [(name, _text(name, value)) for name, value in section.facts.items()])
         click.echo()
     if story.statements:
         click.echo("The rules of the header (docs/inspect.md)")
@@ -119,9 +123,11 @@ def _show(story: Story) -> None:
     click.echo(printable(story.conclusion))
 
 
-def _text(value: Value) -> str:
+def _text(name: str, value: Value) -> str:
     if value is None:
         return "-"
+    if isinstance(value, int) and value >= _LEAST_ROUNDED and name.endswith(", bytes"):
+        return f"{value} ({rounded(value)})"
     if isinstance(value, str | int):
         return str(value) or "-"
     return "\n".join(value) or "-"

@@ -20,9 +20,9 @@ from cli.kubernetes_objects import (
     says_encrypted,
 )
 from cli.owners import owners_of, volume_ids
-from cli.scene import DRIVER, Scene, Skipped
+from cli.scene import DRIVER, Scene, Skipped, cause
 from driver import mountinfo
-from driver.direct_volumes import directory_name, target_path_of
+from driver.direct_volumes import directory_name, read_regular, target_path_of
 from driver.encryption import ENCRYPT_TYPE, KBS_KEY_ID
 from driver.errors import DriverError
 from driver.mountinfo import CLOUD_VOLUME_PATH
@@ -93,7 +93,7 @@ def inspect_record(directory: Path, scene: Scene) -> Story:
         click.ClickException: the record can't be read.
     """
     try:
-        info = mountinfo.decode((directory / mountinfo.FILE_NAME).read_bytes())
+        info = _record(directory)
     except (mountinfo.Damaged, OSError) as error:
         raise click.ClickException(f"{directory / mountinfo.FILE_NAME}: {error}") from None
     story = Story("volume", str(directory))
@@ -209,10 +209,11 @@ def _tell_records(story: Story, disk_id: str, scene: Scene) -> None:
         story.unseen.append("records on this node: the disk's id is not known")
         return
     for directory in _seen(story, find, "records on this node") or ():
-        info = mountinfo.decode((directory / mountinfo.FILE_NAME).read_bytes())
-        story.sections.append(
-            Section("record", "mountInfo.json on this node", _record_facts(directory, info))
-        )
+        try:
+            facts = _record_facts(directory, _record(directory))
+        except (mountinfo.Damaged, OSError):
+            continue  # it is changed or removed just now
+        story.sections.append(Section("record", "mountInfo.json on this node", facts))
 
 
 def _seen(story: Story, look: Callable[[], Found], what: str) -> Found | None:
@@ -220,7 +221,7 @@ def _seen(story: Story, look: Callable[[], Found], what: str) -> Found | None:
     try:
         return look()
     except (Skipped, ProviderError, DriverError) as error:
-        note = f"{what}: {error}"
+        note = f"{what}: {cause(error)}"
         if note not in story.unseen:
             story.unseen.append(note)
         return None
@@ -231,6 +232,10 @@ def _required(look: Callable[[], Found], what: str) -> Found:
         return look()
     except Skipped as error:
         raise click.ClickException(f"{what} can't be looked at: {error}") from None
+
+
+def _record(directory: Path) -> mountinfo.MountInfo:
+    return mountinfo.decode(read_regular(directory / mountinfo.FILE_NAME))
 
 
 # --- facts ------------------------------------------------------------------------------------------------

@@ -65,10 +65,13 @@ def _read_yaml(context: Context, source: Source) -> None:
             _take(context, source.name, document)
 
 
-def _take(context: Context, file: str, document: Block) -> None:
-    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours."""
-    kind = document.get("kind")
-    if not isinstance(kind, str):
+def _take(context: Context, file: str, document: Block, list_kind: str = "") -> None:
+    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours.
+
+    What is listed as a ``StorageClassList`` need not say its kind.
+    """
+    kind = document.get("kind", list_kind.removesuffix("List"))
+    if not isinstance(kind, str) or not kind:
         check_yaml_policy(context, file, document)
         values = helm_values.values_of_ours(document)
         if values is not None:
@@ -80,7 +83,7 @@ def _take(context: Context, file: str, document: Block) -> None:
     if kind.endswith("List") and isinstance(items, Items):
         for item in items:
             if isinstance(item, Block):
-                _take(context, file, item)
+                _take(context, file, item, kind)
         return
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, Block) else Block(document.line, file)

@@ -6,6 +6,7 @@ import textwrap
 
 import click
 
+from cli.known_names import known_name_option
 from cli.lint.outcome import CannotWork
 from cli.lint.rules import RULES
 from cli.output import OutputFormat, echo_json, output_option
@@ -13,8 +14,13 @@ from cli.output import OutputFormat, echo_json, output_option
 
 @click.command(short_help="Find mistakes in manifests, values and policies.")
 @click.argument("files", metavar="FILE...", type=click.Path(), nargs=-1)
-@click.option(
-    "--explain", metavar="RULE", type=click.Choice(sorted(RULES)), help="Say what RULE means, and stop."
+@known_name_option(
+    "--explain",
+    metavar="RULE",
+    names=RULES,
+    what="rule",
+    page="docs/lint.md",
+    help="Say what RULE means, and stop.",
 )
 @click.option(
     "--provider",

@@ -118,7 +118,9 @@ def _how_many(kind: str, workload: Block) -> str:
         return "a pod on each node"
     key = "parallelism" if kind in ("Job", "CronJob") else "replicas"
     number = workload.get(key)
-    return f"{number} pods ({key})" if isinstance(number, int) and number > 1 else ""
+    # A Job that ends with its first completion starts no second pod beside one.
+    are_many = isinstance(number, int) and number > 1 and workload.get("completions") != 1
+    return f"{number} pods ({key})" if are_many else ""
 
 
 def _rolls_over(strategy: Block) -> bool:

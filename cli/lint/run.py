@@ -51,7 +51,7 @@ def run(files: tuple[str, ...], provider: str, peer_pod_handlers: str, output: O
     else:
         _print_tables(report, len(sources))
     for message in unreadable:
-        click.echo(f"Error: {message}", err=True)
+        click.echo(f"Error: {printable(message)}", err=True)
     if unreadable:
         return UNREADABLE
     return FOUND if report.count(Severity.ERROR) else CLEAN

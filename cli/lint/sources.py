@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from cli.lint.yaml_reader import MAXIMUM_BYTES
 
 STDIN: Final = "-"
 
@@ -52,24 +55,33 @@ def read_sources(names: Sequence[str]) -> Iterator[Source | Unreadable]:
 
     Of a directory, hidden ones and the templates of a Helm chart are left out: they are no manifests yet.
     """
-    seen: set[Path] = set()
+    seen: set[tuple[int, int]] = set()
     for name in names:
         if name == STDIN:
-            yield Source(STDIN, sys.stdin.buffer.read(), is_named=True)
+            yield Source(STDIN, sys.stdin.buffer.read(MAXIMUM_BYTES + 1), is_named=True)
             continue
         path = Path(name)
         is_directory = path.is_dir()
         failures: list[OSError] = []
         for file in _files_below(path, failures.append) if is_directory else [path]:
-            resolved = file.resolve()
-            if resolved in seen:
-                continue
-            seen.add(resolved)
             try:
-                yield Source(str(file), file.read_bytes(), is_named=not is_directory)
+                status = file.stat()
+                identity = (status.st_dev, status.st_ino)
+                if identity not in seen:
+                    seen.add(identity)
+                    text = _read(file, status.st_mode, is_named=not is_directory)
+                    yield Source(str(file), text, is_named=not is_directory)
             except OSError as error:
                 yield Unreadable(f"{file}: {error.strerror}")
         yield from (Unreadable(f"{failure.filename}: {failure.strerror}") for failure in failures)
+
+
+def _read(file: Path, mode: int, *, is_named: bool) -> bytes:
+    """The content, up to a byte more than is looked at; of a pipe or a device only if the caller named it."""
+    if not (is_named or stat.S_ISREG(mode)):
+        raise OSError(None, "neither a file nor a link to one")
+    with file.open("rb") as stream:
+        return stream.read(MAXIMUM_BYTES + 1)
 
 
 def _files_below(directory: Path, note: Callable[[OSError], None]) -> Iterator[Path]:

@@ -14,8 +14,11 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
     """
     best, depth = 1, 0
     table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        head, keys = _read(line.strip())
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            head, keys = _read(line.strip())
+        except RecursionError:  # a key of a thousand parts
+            continue
         if head is not None:
             table = head
         for found in [head] if head is not None else [table + one for one in keys]:

@@ -6,6 +6,7 @@ unexpanded until their cost is known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -48,10 +49,12 @@ def read_documents(text: bytes, file: str, note: Note) -> Iterator[Any]:
     It ends at a mistake that keeps the rest from being read, after ``note`` was told of it.
     """
     if len(text) > MAXIMUM_BYTES:
-        note("yaml-limit", 1, f"the file has {len(text)} bytes; at most {MAXIMUM_BYTES} are read")
+        note("yaml-limit", 1, f"the file has more than {MAXIMUM_BYTES} bytes, the most that are read")
         return
     try:
-        yield from _Builder(file, note).documents(yaml.parse(text, Loader=_LOADER))
+        # Each document may begin with a byte order mark; PyYAML knows that of the first alone.
+        parsed = yaml.parse(text.replace(b"\n\xef\xbb\xbf", b"\n"), Loader=_LOADER)
+        yield from _Builder(file, note).documents(parsed)
     except _Stop as stop:
         _note_stop(text, note, stop)
     except yaml.MarkedYAMLError as error:
@@ -72,9 +75,12 @@ def _note_stop(text: bytes, note: Note, stop: _Stop) -> None:
 
 
 def _is_template(text: bytes, line: int) -> bool:
-    """Whether a template's braces explain why the parser stopped at that line."""
-    before = text.split(b"\n")[:line]
-    return any(b"{{" in one.partition(b"#")[0] for one in before)
+    """Whether a template's braces explain why the parser stopped at that line: there, or just above.
+
+    Further up they stand in a text, as in rules of Prometheus, and something else is wrong.
+    """
+    last = text.split(b"\n")[:line][-2:]
+    return any(b"{{" in one.partition(b"#")[0] for one in last)
 
 
 @dataclass
@@ -192,6 +198,8 @@ class _Builder:
         tag = event.tag
         if tag in (None, "!"):
             tag = self._resolver.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag in _NUMBERS and len(event.value) > _LONGEST_NUMBER:
+            return math.inf  # beyond what Kubernetes takes; to compute it, or to print it, could take minutes
         construct = _CONSTRUCTORS.get(tag)
         if construct is None:
             return event.value
@@ -202,6 +210,8 @@ class _Builder:
             return event.value
 
 
+_LONGEST_NUMBER: Final = 100
+_NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _CONSTRUCTORS: Final = {
     "tag:yaml.org,2002:null": SafeConstructor.construct_yaml_null,
     "tag:yaml.org,2002:bool": SafeConstructor.construct_yaml_bool,

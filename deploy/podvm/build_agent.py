@@ -137,7 +137,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     arguments = parser.parse_args(argv)
     build(arguments.into, arguments.python)
-    sys.stdout.write(f"{arguments.into}: {arguments.into.stat().st_size / 1e6:.1f} MB\n")
+    shown = arguments.into.resolve()
+    shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else arguments.into
+    sys.stdout.write(f"{shown}: {arguments.into.stat().st_size / 1e6:.1f} MB\n")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def as_provider_error(action: str, error: Refused | NotSent | NoAnswer) -> Provi
     if code in _INVALID:
         return InvalidParameterError(f"{action}: EC2 says {code}; check the StorageClass's aws… parameters")
     if code in _LATER:
-        return UnavailableError(f"{action}: EC2 says {code}; it can't be done now and is tried again")
+        return UnavailableError(f"{action}: EC2 says {code}; it can't be done now; it is tried again")
     if error.permission:
         return UnavailableError(
             f"{action}: EC2 refused with {code}: the permission {error.permission} is missing; compare the "

@@ -117,7 +117,7 @@ class Cluster:
         """For the doctor, on a laptop with a kubeconfig and the cloud's credentials."""
         nowhere = Path("/nonexistent")
         return Scene(
-            Paths(kubelet_root=nowhere, pods=nowhere, hypervisor_socket=nowhere),
+            Paths(kubelet_root=nowhere, hypervisor_socket=nowhere),
             cluster=KubernetesApi.connect(self.kubeconfig, None),
             cloud=Cloud(self.backend.connect()),
             cluster_wanted=True,

@@ -107,7 +107,7 @@ class StandInWorker:
         for path in ("var/lib/kubelet/plugins_registry", "var/lib/kubelet/pods"):
             (self.root / path).mkdir(parents=True)
         node: Object = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": self.name}}
-        node["metadata"]["labels"] = {"kubernetes.io/hostname": self.name}
+        node["metadata"]["labels"] = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
         node["metadata"]["annotations"] = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
         self._api.create(node)
         csi_node: Object = {"kind": "CSINode", "apiVersion": "storage.k8s.io/v1"}

@@ -133,6 +133,33 @@ def test_a_pod_that_is_removed_while_kubelet_is_away_leaves_no_record(cluster: L
     claim.delete()
 
 
+def test_mounts_on_the_worker_come_and_go_in_the_node_plugin_too(cluster: LocalInstallation) -> None:
+    """Field case C7. One that the plugin keeps holds its device; one that it can't see, rmdir takes down."""
+    claim = VolumeClaim(cluster, "mounted-over", "64Mi")
+    pod = PeerPod(cluster, "mounted-over", claim)
+    pod.running()
+    target = pod.target()
+    cluster.worker.run("mount", "-t", "tmpfs", "tmpfs", target)
+    cluster.worker.run("touch", f"{target}/kept")
+    assert target in _mounts_of_the_plugin(cluster)
+    cluster.api.delete("Pod", pod.name)
+    until(lambda: "is busy (a mount point?)" in _log_of_the_plugin(cluster), what="the mount point is told")
+    cluster.worker.run("ls", f"{target}/kept")
+    cluster.worker.run("umount", target)
+    assert target not in _mounts_of_the_plugin(cluster)
+    pod.delete()
+    claim.delete()
+
+
+def _mounts_of_the_plugin(cluster: LocalInstallation) -> str:
+    process = cluster.worker.process_status(cluster.node_pod(), "driver")["Pid"]
+    return cluster.worker.run("cat", f"/proc/{process}/mountinfo")
+
+
+def _log_of_the_plugin(cluster: LocalInstallation) -> str:
+    return "\n".join(cluster.worker.container_log(cluster.node_pod(), "driver"))
+
+
 def test_a_volume_that_grew_at_rest_is_expanded_before_its_pod_starts(cluster: LocalInstallation) -> None:
     claim = VolumeClaim(cluster, "rest", "64Mi")
     volume = claim.bound()

@@ -12,6 +12,7 @@ import yaml
 
 from deploy.manifests import DEPLOY
 from tests.cluster.control_plane import ControlPlane, running
+from tests.cluster.definitions import foreign_definitions
 from tests.cluster.programs import Programs
 from tests.unit.deploy.chart import MINIMAL, objects
 
@@ -43,6 +44,22 @@ def test_the_api_server_takes_every_object_of_the_chart(namespaces: ControlPlane
         text=yaml.safe_dump_all(rendered),
     )
     assert answer.count("(server dry run)") == len(rendered)
+    assert "Warning" not in answer
+
+
+def test_the_api_server_takes_the_objects_of_kinds_that_others_define(namespaces: ControlPlane) -> None:
+    for definition in foreign_definitions():
+        namespaces.kubectl("create", "-f", str(definition))
+    namespaces.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    values = ("openshift.enabled=true", "metrics.node=true", "metrics.podMonitor.enabled=true")
+    kinds = ("SecurityContextConstraints", "PodMonitor")
+    foreign = [entry for entry in objects("aws", *values) if entry["kind"] in kinds]
+    assert len(foreign) == 3
+    answer = namespaces.kubectl(
+        *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"),
+        text=yaml.safe_dump_all(foreign),
+    )
+    assert answer.count("(server dry run)") == 3
     assert "Warning" not in answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,16 @@ def test_a_played_block_runs_no_program(tmp_path: Path, broker: Broker) -> None:
     ]
     assert failures(first, tmp_path) == []
     assert failures(second, tmp_path) == ["confidential-csi has no command nod"]
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint"])
+def test_a_first_make_says_that_it_installs_packages_before_it_falls_silent(target: str) -> None:
+    printed = subprocess.run(
+        ["make", "--dry-run", "--what-if=pyproject.toml", target],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert printed.index("Installing the Python packages") < printed.index("pip install")

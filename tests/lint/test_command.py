@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 import cli
@@ -138,6 +139,17 @@ def test_objects_of_all_files_are_checked_together(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_list_of_one_kind_holds_need_not_say_its_kind(tmp_path: Path) -> None:
+    """As the API server answers."""
+    classes = list(yaml.safe_load_all(_WRONG.read_text()))
+    for one in classes:
+        del one["apiVersion"], one["kind"]
+    several = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClassList", "items": classes}
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(several))
+    assert {rule for _, _, rule in findings(path)} == {rule for _, _, rule in findings(_WRONG)}
+
+
 def test_names_are_looked_up_in_the_nearest_directory(tmp_path: Path) -> None:
     """Two overlays with the same names are two clusters."""
     for overlay in ("prod", "test"):
@@ -163,6 +175,34 @@ def test_of_a_directory_templates_and_hidden_files_are_left_out(tmp_path: Path) 
     assert (result.exit_code, result.stdout) == (0, "")
     assert run(tmp_path / ".hidden.yaml").exit_code == 1
     assert run(tmp_path / "pyproject.toml").exit_code == 1  # named, so it must be a policy
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_what_a_hostile_directory_holds_neither_stops_it_nor_steers_the_terminal(
+    tmp_path: Path, output: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name, target in (
+        ("loop.yaml", "loop.yaml"),
+        ("endless.yaml", "/dev/zero"),
+        ("\x1b[2J.yaml", "missing"),
+        ("\udcff.yaml", "missing"),
+    ):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "\x9b\udcfe.yaml").write_text("a: [\n")
+    finished = subprocess.run(
+        [COMMAND, "lint", tmp_path, "--output", output],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 2
+    printed = (finished.stdout + finished.stderr).decode()
+    assert "Traceback" not in printed
+    assert [one for one in printed if not (one.isprintable() or one == "\n")] == []
+    for name in ("pipe", "loop", "endless", "\\x1b[2J", "\\udcff"):
+        assert f"{name}.yaml: " in printed
 
 
 def test_a_directory_that_cannot_be_listed_is_no_clean_one(
@@ -200,8 +240,22 @@ def test_every_rule_can_be_explained(rule: str) -> None:
     assert document["meaning"] == RULES[rule].meaning
 
 
-def test_an_unknown_rule_is_a_usage_error() -> None:
-    assert run("--explain", "nothing").exit_code == 2
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nope", "docs/lint.md lists them"),
+        ("mount-paht", "did you mean mount-path or "),
+        ("Key-id", "did you mean key-id"),
+        ("encrypt", "did you mean encrypt-type or encryption-incomplete"),
+    ],
+)
+def test_a_rule_that_does_not_exist_is_named_and_its_neighbors_are(name: str, hint: str) -> None:
+    result = run("--explain", name)
+    assert result.exit_code == 2
+    (error,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+    assert f"there is no rule {name!r}" in error
+    assert hint in error
+    assert len(error) < 160
 
 
 @pytest.mark.parametrize("output", ["table", "json"])

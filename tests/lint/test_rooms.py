@@ -24,7 +24,7 @@ from cli.lint.runtime_classes import is_peer_pod
 from cli.lint.sources import Source
 from cli.lint.toml_lines import line_of
 from cli.lint.yaml_reader import read_documents
-from cli.quantity import parse_bytes, shown
+from cli.quantity import parse_bytes, rounded, shown
 from driver.errors import InvalidArgument
 from driver.parameters import parse_parameters
 from tests.lint.test_corpus import CLOUDS, FILES
@@ -79,6 +79,22 @@ def test_what_kubernetes_takes_for_no_quantity(text: str) -> None:
 @given(st.integers(0, 1 << 70))
 def test_a_size_is_shown_exactly(size: int) -> None:
     assert parse_bytes(shown(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1 << 30, "1 GiB"),
+        (10**10, "9.3 GiB"),
+        (67108864, "64 MiB"),
+        (3 << 60, "3 EiB"),
+        (1 << 80, "1048576 EiB"),
+    ],
+)
+def test_a_size_is_rounded_for_people(size: int, words: str) -> None:
+    assert rounded(size) == words
 
 
 # The nearest object of a name
@@ -153,6 +169,11 @@ read-only = true
 )
 def test_the_line_of_a_field_of_toml(path: tuple[str, ...], line: int) -> None:
     assert line_of(_TOML, path) == line
+
+
+@pytest.mark.parametrize("above", ["# a\u2028b\x0b", "a." * 3000 + "a = 1"])
+def test_only_a_line_feed_ends_a_line_of_toml_and_no_key_is_too_deep(above: str) -> None:
+    assert line_of(f"{above}\nb = 1", ("b",)) == 2
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=4), max_size=3).map(tuple))

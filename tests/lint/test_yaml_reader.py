@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -121,3 +122,33 @@ def test_a_message_never_quotes_the_file() -> None:
         list(read_documents(text.encode(), "file", lambda _rule, _line, message: messages.append(message)))
     assert len(messages) == 4
     assert not [message for message in messages[:3] if "hunter2" in message]
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, f"0x{'f' * 5000}", f"1{':1' * 100_000}", f"1{':1' * 300}.5", f"-0b{'1' * 20_000}"]
+)
+def test_a_number_that_nothing_could_print_is_a_number_still(number: str) -> None:
+    """Python refuses to print, and takes minutes to compute, what no field of Kubernetes takes."""
+    assert read(f"a: {number}") == ([{"a": math.inf}], [])
+
+
+def test_each_document_may_begin_with_a_byte_order_mark_and_lines_may_end_as_on_windows() -> None:
+    text = "\ufeffa: 1\r\n---\r\n\ufeffb: 2\r\n--- # c\r\n- \ufeff"
+    documents, notes = read(text)
+    assert documents == [{"a": 1}, {"b": 2}, ["\ufeff"]]
+    assert notes == []
+    assert documents[1].key_lines == {"b": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "line"),
+    [
+        ("{{- if .Values.x }}\na: 1\n", "yaml-template", 1),
+        ("a: 1\nb:\n  {{- toYaml .x | nindent 2 }}\nc: 2\n", "yaml-template", 3),
+        ("# {{ x }}\na: [\n", "yaml-syntax", 2),
+        ('summary: "{{ $labels.instance }}"\nb: 1\nc: 2\nd: [\n', "yaml-syntax", 4),
+    ],
+)
+def test_braces_in_a_text_further_up_are_no_excuse(text: str, rule: str, line: int) -> None:
+    """A template is a warning, a file that can't be read an error."""
+    assert read(text)[1] == [(rule, line)]

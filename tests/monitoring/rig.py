@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 
+from driver.direct_volumes import directory_name
 from driver.node_id import node_id
 from proto import csi_pb2, csi_pb2_grpc
 from tests.fakes.ec2 import Cloud, Ec2Server
@@ -61,6 +62,14 @@ class Fleet:
             with suppress(grpc.RpcError):
                 client.create("refused", parameters={"kbs-key-ID": "x"})
         self._publish(f"pvc-{number}")
+
+    def meet_what_nobody_planned(self) -> None:
+        """A record that holds a directory, which nobody removes by himself."""
+        target = f"{self.folder}/strange/mount"
+        (self.folder / "records" / directory_name(target) / "foreign").mkdir(parents=True)
+        unpublish = csi_pb2.NodeUnpublishVolumeRequest(volume_id="local:strange", target_path=target)
+        with grpc.insecure_channel(self.node.target()) as channel, suppress(grpc.RpcError):
+            csi_pb2_grpc.NodeStub(channel).NodeUnpublishVolume(unpublish, timeout=30)
 
     def _change(self, client: Client, volume_id: str, snapshot: str) -> None:
         client.snapshot(snapshot, volume_id)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from driver.logs import LEVELS
-from driver.metrics import CannotListen, ControllerMetrics, Metrics, NodeMetrics
+from driver.metrics import CannotListen, ControllerMetrics, Metrics, NodeMetrics, Scrape
 from driver.observation import CheckResult
 from providers.observation import Outcome
 
@@ -62,6 +63,35 @@ def test_without_a_host_metrics_are_served_at_every_address() -> None:
         assert "confidential_csi_mountinfo_records 7.0" in answer.read().decode()
     with pytest.raises(CannotListen):
         NodeMetrics(int).serve("", port)
+
+
+def test_who_says_nothing_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each idle connection is a thread: anybody who reaches the port could use up a process's memory."""
+    monkeypatch.setattr(Scrape, "timeout", 0.1)
+    port = NodeMetrics(int).serve("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        while slow.recv(1 << 16):
+            pass
+    monkeypatch.undo()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert b"confidential_csi_mountinfo_records 0.0" in answer.read()
+    assert capfd.readouterr().err == ""
+
+
+def test_records_that_cannot_be_counted_hide_no_other_figure() -> None:
+    def refuse() -> int:
+        raise PermissionError(13, "Permission denied")
+
+    port = NodeMetrics(refuse).serve("127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        shown = answer.read().decode()
+    assert "confidential_csi_mountinfo_records NaN" in shown
+    assert "confidential_csi_mountinfo_writes_total" in shown
 
 
 def test_codes_that_a_cloud_makes_up_are_bounded() -> None:

@@ -21,6 +21,7 @@ DASHBOARD = json.loads((TOP / "deploy" / "monitoring" / "dashboard.json").read_t
 ALERTS = TOP / "deploy" / "monitoring" / "alerts.yaml"
 
 _ROUNDS = 12
+_UNPLANNED = "ConfidentialCsiInternalError"
 
 
 def queries() -> Mapping[str, str]:
@@ -42,6 +43,8 @@ class Seen:
     logs: str
     health: Mapping[str, str]
     rules: Mapping[str, str]
+    firing: list[Any]
+    """Alerts, after the very first call of a method was answered INTERNAL."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder = tmp_path_factory.mktemp("monitoring")
     data: dict[str, list[Any]] = {}
     with fleet(folder, "--log-level=trace") as busy, scraping(folder, busy.targets(), [ALERTS]) as prometheus:
+        eventually(lambda: len(prometheus.query("up == 1")) == len(busy.targets()))
+        busy.meet_what_nobody_planned()
+        told = f'ALERTS{{alertname="{_UNPLANNED}"}}'
+        eventually(lambda: bool(prometheus.query(told)))
+        firing = prometheus.query(told)
         for _ in range(_ROUNDS):
             busy.keep_busy()
             for title, query in queries().items():
@@ -61,7 +69,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         processes = (busy.aws, busy.local, busy.node)
         up = {sample["metric"]["job"]: sample["value"][1] for sample in prometheus.query("up")}
         metrics = dict(zip(busy.targets(), map(metrics_of, processes), strict=True))
-        yield Seen(data, metrics, "".join(one.log.read_text() for one in processes), up, prometheus.rules())
+        logs = "".join(one.log.read_text() for one in processes)
+        yield Seen(data, metrics, logs, up, prometheus.rules(), firing)
 
 
 @pytest.mark.parametrize("title", queries())
@@ -76,6 +85,12 @@ def test_every_process_is_scraped(seen: Seen) -> None:
 def test_every_alert_can_be_evaluated(seen: Seen) -> None:
     assert len(seen.rules) == ALERTS.read_text().count("- alert:")
     assert set(seen.rules.values()) == {"ok"}
+
+
+def test_the_first_call_of_a_method_that_fails_as_nobody_planned_is_told(seen: Seen) -> None:
+    (alert,) = seen.firing
+    assert alert["metric"]["method"] == "Node/NodeUnpublishVolume"
+    assert alert["metric"]["alertstate"] == "firing"
 
 
 def test_the_dashboard_is_well_laid_out() -> None:

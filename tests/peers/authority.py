@@ -7,12 +7,16 @@ from pathlib import Path
 
 
 class Authority:
-    """A certificate authority made with the openssl command."""
+    """A certificate authority made with the openssl command: its own root, unless ``issuer`` signs for it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, issuer: Authority | None = None) -> None:
         self.folder = folder
         self.name = name
-        self._openssl("req", "-x509", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
+        signed = (
+            ("-CA", issuer.certificate, "-CAkey", issuer.certificate.with_suffix(".key")) if issuer else ()
+        )
+        files = ("-keyout", f"{name}.key", "-out", f"{name}.pem")
+        self._openssl("req", "-x509", "-subj", f"/CN={name}", *signed, *files)
 
     def issue(self, name: str, usage: str, hosts: str = "DNS:localhost") -> tuple[Path, Path]:
         """A certificate for localhost, or other ``hosts``, and its key."""
@@ -35,7 +39,7 @@ class Authority:
     def certificate(self) -> Path:
         return self.folder / f"{self.name}.pem"
 
-    def _openssl(self, *arguments: str) -> None:
+    def _openssl(self, *arguments: str | Path) -> None:
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         subprocess.run(
             ["openssl", arguments[0], *key, *arguments[1:]], cwd=self.folder, check=True, capture_output=True

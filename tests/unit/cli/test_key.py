@@ -190,6 +190,7 @@ def test_a_key_id_that_no_volume_can_have_is_refused(key_id: str) -> None:
         "https://kbs?token=S3CR3T",
         "https://kbs#S3CR3T",
         "https://kbs:x",
+        "https://[S3CR3T",
         "https://k bs",
         "https://kbs\n",
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.kubernetes_objects import says_encrypted
+from cli.kubernetes_objects import Claimed, says_encrypted
 from driver.encryption import checked_encryption
 from driver.errors import InvalidArgument
 
@@ -32,3 +32,9 @@ def test_a_volume_that_would_be_mounted_in_the_clear_is_not_called_encrypted(giv
     assert not says_encrypted(given)
     with pytest.raises(InvalidArgument):
         checked_encryption(given)
+
+
+def test_a_volume_that_is_kept_for_a_claim_of_no_namespace_is_taken() -> None:
+    """As people write it: no claim is bound to it, and the API server takes it."""
+    spec = {"csi": {"driver": "d", "volumeHandle": "vol-1"}, "claimRef": {"name": "data"}}
+    assert Claimed.of({"metadata": {"name": "pv"}, "spec": spec}).claim == "/data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def writer(tmp_path: Path) -> Writer:
 def test_the_example_is_explained() -> None:
     result = run("check", EXAMPLES / "volumes.toml")
     assert result.exit_code == 0
-    for words in ("/data:", "LUKS2", "default/volume-key/ledger", "67108864 bytes", "group 2000"):
+    for words in ("/data:", "LUKS2", "default/volume-key/ledger", "67108864 bytes (64 MiB)", "group 2000"):
         assert words in result.output
 
 
@@ -328,9 +329,38 @@ def test_what_no_policy_fits_is_an_error(writer: Writer, workload: dict[str, Any
     assert words in writer.error(workload)
 
 
+@pytest.mark.parametrize("group", [-5, 1 << 40, "a", 1.5, True])
+def test_no_policy_is_written_that_the_guest_would_refuse(writer: Writer, group: Any) -> None:
+    error = writer.error(pod(mount(), securityContext={"fsGroup": group}))
+    assert "the guest would refuse a policy for this manifest" in error
+
+
+def test_a_manifest_writes_no_line_of_the_policy(writer: Writer) -> None:
+    workload = {
+        "kind": 'Deployment\nother-mounts = ["/tmp"]',
+        "metadata": {"name": "n\nx = 1", "namespace": "a\ny = 1"},
+        "spec": {"template": {"spec": pod(mount())["spec"]}},
+    }
+    result = writer.run(
+        workload, {**claim(), "metadata": {"name": "c", "namespace": "a\ny = 1"}}, storage_class()
+    )
+    assert result.exit_code == 0, result.output
+    assert tomllib.loads(result.stdout).keys() == {"version", "volumes"}
+
+
 def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
-    file.write_text("a: [")
+    file.write_text("a: 1\npassword: [planted")
     result = run("for", file)
     assert result.exit_code == 1
-    assert "not YAML" in result.stderr
+    assert f"{file}:2: not YAML" in result.stderr
+    assert "planted" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ["kind: List", "kind: List\nitems: {a: b}", f"a: 0x{'f' * 5000}", "- a", ""])
+def test_a_file_without_a_pod_is_an_error(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(text)
+    result = run("for", file)
+    assert result.exit_code == 1
+    assert "the file holds 0 pods" in result.stderr

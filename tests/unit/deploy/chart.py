@@ -40,7 +40,9 @@ def rendered(provider: str, *values: str, what: str = "set-json") -> str:
 @cache
 def objects(provider: str, *values: str) -> list[dict[str, Any]]:
     """The objects in it, the tests' left out. Not to be changed: callers share them."""
-    found = [entry for entry in yaml.safe_load_all(rendered(provider, *values)) if entry]
+    # The loader in C takes a tenth of the time.
+    parsed = yaml.load_all(rendered(provider, *values), Loader=yaml.CSafeLoader)
+    found = [entry for entry in parsed if entry]
     return [entry for entry in found if "helm.sh/hook" not in entry["metadata"].get("annotations", {})]
 
 

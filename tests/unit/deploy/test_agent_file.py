@@ -213,3 +213,12 @@ def test_a_python_that_the_bytecode_is_not_for_runs_the_sources(file: Path, tmp_
                 content = b"\0\0" + content[2:]
             copy.writestr(name, content)
     assert json.loads(succeeded(run([STOCK_PYTHON, "-IS", foreign, "status", "--json"]))) == {"volumes": []}
+
+
+def test_the_command_names_the_file_as_it_is_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build_agent, "build", lambda target, _python: target.write_bytes(bytes(1_500_000)))
+    build_agent.main(["--into", str(tmp_path / "agent")])
+    assert capsys.readouterr().out == "agent: 1.5 MB\n"

@@ -290,7 +290,7 @@ def _words(value: Any) -> list[str]:
 def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
     found = []
     for key, value in values.items():
-        is_group = isinstance(value, dict) and value and key not in ("resources",)
+        is_group = isinstance(value, dict) and value and key not in ("resources", "nodeSelector")
         found += _leaves(value, f"{prefix}{key}.") if is_group else [prefix + key]
     return found
 
@@ -322,6 +322,12 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "node.peerPodHandlers=kata-remote"),
         ("aws", "node.onePodWithVolumes=7"),
         ("aws", "networkPolicies.apiServerPorts={0}"),
+        ("aws", "networkPolicies.apiServerPorts={}"),  # a rule without ports would let everything through
+        ("aws", "metrics.port=9808"),  # of another container of the pod
+        ("aws", "namespaces.controller=not.a.label"),
+        ("aws", r"extraTags.owner=a\,b"),
+        ("aws", r"aws.moreRegions={a\,b}"),
+        ("libvirt", "libvirt.directories={/srv/a:/srv/b}"),
         ("aws", "controller.replicas=0"),
         ("aws", "controller.env.AWS_SECRET_ACCESS_KEY=x"),
         ("aws", "storageClasses.parameters.awsAccessKeyId=x"),
@@ -340,6 +346,17 @@ def _property(name: str) -> dict[str, Any]:
 def test_the_schema_refuses(provider: str, value: str) -> None:
     with pytest.raises(Refused, match="schema"):
         rendered(provider, value, what="set")
+
+
+def test_the_api_server_s_ports_can_t_be_taken_back() -> None:
+    """Null removes a default, and a rule without ports would let everything through."""
+    with pytest.raises(Refused, match="apiServerPorts is missing"):
+        rendered("aws", "networkPolicies.apiServerPorts=null")
+
+
+def test_both_roles_in_one_namespace_would_be_an_exception_for_both() -> None:
+    with pytest.raises(Refused, match="are the same"):
+        rendered("aws", "namespaces.node=confidential-csi", what="set")
 
 
 @every_provider

@@ -14,7 +14,7 @@ from tests.unit.deploy.chart import MINIMAL, objects, one, pod
 every_provider = pytest.mark.parametrize("provider", sorted(MINIMAL))
 
 _READ = "get list watch"
-_EVENTS = "list watch create update patch"
+_EVENTS = "create patch"
 
 #: What each sidecar needs, from its own project's documentation and code at the pinned version.
 _NEEDED = {
@@ -41,7 +41,7 @@ _NEEDED = {
     "snapshotter": {
         "events": _EVENTS,
         "volumesnapshotclasses": _READ,
-        "volumesnapshotcontents": f"{_READ} update patch",
+        "volumesnapshotcontents": f"{_READ} patch",
         "volumesnapshotcontents/status": "update patch",
     },
 }
@@ -75,7 +75,7 @@ def test_each_sidecar_has_what_it_needs_and_no_more(provider: str) -> None:
     found = {entry["metadata"]["name"].removeprefix("confidential-csi-"): _rules(entry) for entry in roles}
     assert found == _expected(provider) | {"node": _NODE}
     leases = one(provider, "Role")
-    assert _rules(leases) == {"leases": f"{_READ} create update delete"}
+    assert _rules(leases) == {"leases": "get create update"}
     assert leases["metadata"]["namespace"] == one(provider, "Deployment")["metadata"]["namespace"]
 
 
@@ -244,7 +244,12 @@ def test_the_node_reaches_only_the_directories_it_works_in(provider: str) -> Non
         str(PODS_ROOT): str(PODS_ROOT),
     }
     assert mounted[str(PODS_ROOT)]["readOnly"] is True
-    assert not any("mountPropagation" in mount for mount in driver["volumeMounts"])
+    propagation = {
+        path: mount["mountPropagation"] for path, mount in mounted.items() if "mountPropagation" in mount
+    }
+    assert propagation == {f"{root}/pods": "HostToContainer"}, (
+        "only kubelet mounts there; it sees none of ours"
+    )
 
 
 @every_provider
@@ -254,6 +259,7 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
     assert deployment["replicas"] == 2
     assert one(provider, "PodDisruptionBudget")["spec"] == {
         "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": labels},
     }
     specification = deployment["template"]["spec"]
@@ -301,6 +307,16 @@ def test_the_node_reaches_the_api_server_and_else_what_its_provider_needs(provid
         assert {port["port"] for port in rule["ports"]} == {53, 5353, 22, 16509, 16514}
     else:
         assert others == ([_METADATA] if provider in _ZONED else [])
+
+
+def test_the_controller_reaches_credentials_where_the_cloud_has_them() -> None:
+    """EKS Pod Identity has an address of each IP family."""
+    policies = [entry for entry in objects("aws") if entry["kind"] == "NetworkPolicy"]
+    (own,) = (one["spec"] for one in policies if one["metadata"]["name"] == "confidential-csi-controller")
+    _, credentials = own["egress"]
+    addresses = [place["ipBlock"]["cidr"] for place in credentials["to"]]
+    assert addresses == ["169.254.169.254/32", "169.254.170.23/32", "fd00:ec2::23/128"]
+    assert credentials["ports"] == _tcp(80)
 
 
 def test_a_node_that_is_told_its_zone_asks_no_metadata() -> None:

@@ -304,6 +304,7 @@ mount("-t", "tmpfs", "none", str(folder / "root"))
 print(volumes.readiness())
 mount("-o", "remount,ro", str(folder / "root"))
 print(volumes.readiness())
+print(volumes.readiness(for_writing=False))
 """
 
 
@@ -311,8 +312,9 @@ def test_a_root_on_overlayfs_or_read_only_is_not_ready(node: Worker) -> None:
     """Field case D2: the host's directory is not mounted, records would land in the container."""
     command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", _IN_A_NAMESPACE]
     run = subprocess.run([*command, str(node.root)], capture_output=True, text=True, check=True)
-    overlay, below, tmpfs, read_only = run.stdout.splitlines()
+    overlay, below, tmpfs, read_only, to_read = run.stdout.splitlines()
     assert "overlayfs" in overlay
     assert "overlayfs" in below
     assert tmpfs == "None"
     assert "not writable" in read_only
+    assert to_read == "None", "attach-libvirt only reads, and its mount allows no more"

@@ -87,6 +87,13 @@ def test_the_authority_may_change_while_the_client_lives(cluster: ClusterApi, tm
     assert _get(client) is not None
 
 
+def test_an_authority_that_is_no_root_is_believed(authority: Authority, tmp_path: Path) -> None:
+    """As Kubernetes' own clients do: a company's root may have signed for the cluster's."""
+    with cluster_api(Authority(tmp_path, "of-the-cluster", issuer=authority)) as cluster:
+        cluster.add_pod("default", "web-0", "uid-1", "kata-remote")
+        assert _get(_client(cluster)) is not None
+
+
 def test_a_certificate_for_another_host_is_refused(cluster: ClusterApi) -> None:
     assert "not for that host" in _fails(_client(cluster, "localhost"))
     assert cluster.asked == []

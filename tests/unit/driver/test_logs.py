@@ -159,6 +159,34 @@ def test_a_secret_of_many_lines_is_blanked_in_a_traceback(formatter: logging.For
     assert "MIIS3CR3T" not in line
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_credential_in_the_second_line_of_a_text_is_blanked(log_format: str) -> None:
+    """Written down with its line break escaped, its name would seem to be the end of another one."""
+    text = "first\nToken: planted-token\nCookie: planted-cookie"
+    with captured(log_format, "info") as stream:
+        logging.getLogger("x").info(text, extra={"fields": {"error": text}})
+        logged = stream.getvalue()
+    assert logged.count(STRIPPED) == 4
+    assert "planted" not in logged
+
+
+def test_no_text_forges_a_line_of_the_log_or_steers_a_terminal() -> None:
+    hostile = "name\n2026-01-01T00:00:00.000+00:00 INFO rpc forged\r\x1b[2J\x9b2J\u2028"
+    with captured("text", "info") as stream:
+        logging.getLogger("x").warning("left out: %s", hostile, extra={"fields": {"error": hostile}})
+        try:
+            raise ValueError(hostile)
+        except ValueError:
+            logging.getLogger("x").exception("failed")
+        logged = stream.getvalue()
+    first, second, *traceback = logged.split("\n")[:-1]
+    assert "WARNING x left out: name\\n2026" in first
+    assert second.endswith("ERROR x failed")
+    assert all(line.startswith("    ") for line in traceback)
+    assert "forged" in "".join(traceback)
+    assert [one for one in logged if not (one.isprintable() or one == "\n")] == []
+
+
 def test_a_secret_too_short_to_search_for_is_still_stripped_from_the_logged_request() -> None:
     """Field case L1."""
     request = csi_pb2.DeleteVolumeRequest(volume_id="x", secrets={"k": "q7z"})

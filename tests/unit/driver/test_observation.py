@@ -22,7 +22,7 @@ from driver.logs import request_id
 from driver.metrics import NodeMetrics
 from driver.mountinfo import MountInfo
 from driver.observation import Observer
-from proto import csi_pb2
+from proto import csi_pb2, csi_pb2_grpc
 from providers import observation
 from providers.aws import AwsProvider
 from providers.azure.observed import operation_of
@@ -285,17 +285,31 @@ def test_records_that_are_written_and_removed_or_not_are_counted(node: Worker) -
     assert value("records") == 1
 
 
-def test_what_alerts_ask_for_is_shown_before_it_happens() -> None:
+def test_what_alerts_ask_for_is_shown_before_the_first_call(node: Worker) -> None:
     """A first error that Prometheus never saw as 0 is no increase, and would not be told."""
     metrics = NodeMetrics(int)
-    metrics.rpc_began("Node/NodePublishVolume")
     alerts = (Path(__file__).parents[3] / "deploy" / "monitoring" / "alerts.yaml").read_text()
-    codes = re.findall(r'increase\(confidential_csi_rpc_duration_seconds_count\{code="(\w+)"', alerts)
-    assert codes
-    for code in codes:
-        labels = {"method": "Node/NodePublishVolume", "code": code}
-        name = "confidential_csi_rpc_duration_seconds_count"
-        assert metrics.registry.get_sample_value(name, labels) == 0
+    codes = set(re.findall(r'increase\(confidential_csi_rpc_duration_seconds_count\{code="(\w+)"', alerts))
+    target = node.target()
+    (node.record(target) / "foreign").mkdir(parents=True)
+    services = {"Identity": IdentityService(can_expand=True), "Node": node.start()}
+    with serving(services, observer=metrics) as client:
+        shown = {
+            (sample.labels["method"], sample.labels["code"]): sample.value
+            for family in metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "confidential_csi_rpc_duration_seconds_count"
+        }
+        unpublish = csi_pb2.NodeUnpublishVolumeRequest(volume_id="x", target_path=target)
+        with refused(grpc.StatusCode.INTERNAL):
+            csi_pb2_grpc.NodeStub(client.channel).NodeUnpublishVolume(unpublish, timeout=10)
+    methods = {"Identity/Probe", "Node/NodePublishVolume", "Node/NodeUnpublishVolume", "Node/NodeGetInfo"}
+    assert {"INTERNAL", "RESOURCE_EXHAUSTED"} == codes == {code for _, code in shown}
+    assert methods < {method for method, _ in shown}
+    assert set(shown.values()) == {0}
+    labels = {"method": "Node/NodeUnpublishVolume", "code": "INTERNAL"}
+    name = "confidential_csi_rpc_duration_seconds_count"
+    assert metrics.registry.get_sample_value(name, labels) == 1
 
 
 def test_an_observer_of_a_process_can_be_changed_and_silenced() -> None:

@@ -77,7 +77,7 @@ capabilities:
 {{- define "csi.sidecar" -}}
 {{- $root := index . 0 }}{{ $name := index . 1 }}{{ $image := index . 2 }}{{ $port := index . 3 }}
 - name: {{ $name }}
-  image: {{ $image }}
+  image: {{ $image | quote }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock
@@ -110,7 +110,7 @@ capabilities:
 
 {{- define "csi.livenessprobe" -}}
 - name: liveness-probe
-  image: {{ .Values.sidecars.livenessprobe }}
+  image: {{ .Values.sidecars.livenessprobe | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - --csi-address=/csi/csi.sock
@@ -130,7 +130,7 @@ capabilities:
 {{- define "csi.ingress" -}}
 - from:
     - namespaceSelector:
-        matchLabels: {kubernetes.io/metadata.name: {{ .Values.metrics.namespace }}}
+        matchLabels: {kubernetes.io/metadata.name: {{ .Values.metrics.namespace | quote }}}
   ports:
     - {port: {{ .Values.metrics.port }}, protocol: TCP}
 {{- end }}

@@ -40,19 +40,22 @@ class Node:
         parent.mkdir(parents=True, exist_ok=True)
         return str(parent / "mount")
 
-    def publish(self, volume: str = "pvc-1", pod_uid: str = POD_UID, *, noted: bool = True) -> Path:
+    def publish(
+        self, volume: str = "pvc-1", pod_uid: str = POD_UID, *, noted: bool = True, device: str = ""
+    ) -> Path:
         """A record as the driver writes it, perhaps with Kata's note of the sandbox; its directory."""
         target = self.target(volume, pod_uid)
-        info = MountInfo(f"vol-0{volume}", "ext4", {"cloud-volume-path": f"vol-0{volume}"})
+        disk_id = device or f"vol-0{volume}"
+        info = MountInfo(disk_id, "ext4", {"cloud-volume-path": disk_id})
         DirectVolumes(self.paths.direct_volumes).write(target, info)
         directory = self.paths.direct_volumes / directory_name(target)
         if noted:
             (directory / SANDBOX).touch()
         return directory
 
-    def stale(self, *, noted: bool = False) -> Path:
-        """A record whose pod is gone; if no sandbox is noted, no PodVM was made since."""
-        directory = self.publish("pvc-2", OTHER_POD, noted=noted)
+    def stale(self, *, noted: bool = False, device: str = "") -> Path:
+        """A record whose pod is gone."""
+        directory = self.publish("pvc-2", OTHER_POD, noted=noted, device=device)
         shutil.rmtree(self.paths.kubelet_root / "pods" / OTHER_POD)
         return directory
 
@@ -98,7 +101,6 @@ def healthy_node(plugin: Path) -> Iterator[Node]:
             plugin,
             top / "kubelet",
             top / "direct-volumes",
-            top / "pods",
             top / "hypervisor.sock",
             (top / "missing.toml", top / "configuration-remote.toml"),
             top / "proc",
@@ -112,7 +114,5 @@ def healthy_node(plugin: Path) -> Iterator[Node]:
         )
         node = Node(paths)
         node.publish()
-        (paths.pods / SANDBOX).mkdir(parents=True)
-        os.utime(paths.pods / SANDBOX, (1, 1))
         with listening(paths.hypervisor_socket):
             yield node

@@ -14,8 +14,10 @@ import pytest
 
 from cli.doctor.catalog import CHECKS
 from cli.doctor.model import Check, Result, Verdict, run
-from cli.scene import Cloud, Paths, Scene
+from cli.scene import Cloud, Paths, Scene, cause
+from deploy.messages import messages
 from providers.deadline import Deadline
+from providers.errors import UnavailableError
 from providers.interface import VolumeRequest
 from providers.registry import load_provider
 from tests.contract.aws_backend import IAM_POLICY, REGION
@@ -79,7 +81,7 @@ def _examine(cloud: Cloud | str, *, now: Callable[[], float] = time.time) -> dic
 def _scene(cloud: Cloud | str, *, now: Callable[[], float] = time.time) -> Scene:
     nowhere = Path("/nonexistent")
     return Scene(
-        Paths(None, nowhere, nowhere, nowhere, nowhere),
+        Paths(None, nowhere, nowhere, nowhere),
         cluster="no cluster in this test",
         cloud=cloud,
         cloud_wanted=True,
@@ -170,10 +172,19 @@ def test_missing_credentials_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("HOME", "/nonexistent")
-    found = _problems(_examine(Cloud(load_provider("aws", os.environ))))
+    results = _examine(Cloud(load_provider("aws", os.environ)))
+    assert "tried again" not in str(results)
+    found = _problems(results)
     assert set(found) == {"cloud-access", "cloud-identity"}
     assert "NoCredentialsError" in found["cloud-identity"][0].saw
     assert "docs/aws.md" in found["cloud-identity"][0].fix
+
+
+def test_no_word_of_a_provider_about_what_sidecars_do_is_passed_on() -> None:
+    """A command asks once: nothing is tried again."""
+    told = [one.text for one in messages("providers") if "tried again" in one.text]
+    assert len(told) > 5
+    assert [text for text in told if "tried again" in cause(UnavailableError(text))] == []
 
 
 def test_refused_credentials_are_found_and_not_shown(account: Account) -> None:
@@ -202,7 +213,7 @@ def test_a_provider_that_can_not_be_loaded_is_a_fault_and_one_not_named_is_none(
     wanted = _examine("CONFIDENTIAL_CSI_AWS_REGION must be set")
     assert set(_problems(wanted)) == {"cloud-access"}
     nowhere = Path("/nonexistent")
-    scene = Scene(Paths(None, nowhere, nowhere, nowhere, nowhere), cluster="none", cloud="no cloud was named")
+    scene = Scene(Paths(None, nowhere, nowhere, nowhere), cluster="none", cloud="no cloud was named")
     assert {one.verdict for check in CLOUD_CHECKS for one in run(check, scene)} == {Verdict.SKIPPED}
 
 

@@ -20,7 +20,7 @@ def test_the_socket_and_the_cloud_are_examined_and_the_rest_is_skipped(tmp_path:
             [
                 *(COMMAND, "doctor", f"--endpoint={driver.target()}", "--output=json"),
                 *("--kubelet-root=/nonexistent", "--direct-volumes-root=/nonexistent/volumes"),
-                *("--pods-root=/nonexistent/pods", "--hypervisor-socket=/nonexistent/socket"),
+                "--hypervisor-socket=/nonexistent/socket",
             ],
             env={"PATH": os.environ["PATH"], **settings},
             capture_output=True,

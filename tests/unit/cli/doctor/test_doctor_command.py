@@ -15,6 +15,10 @@ import cli
 from cli.doctor.catalog import CHECKS
 from cli.doctor.command import EXIT_FAILURES, EXIT_NOTHING_SEEN, EXIT_WARNINGS
 from cli.main import main
+from cli.scene import Cloud
+from providers.deadline import Deadline
+from providers.interface import VolumeRequest
+from tests.fakes.memory_provider import CloudyProvider, MemoryCloud
 from tests.unit.cli.doctor.healthy_node import POD_UID, Node, healthy_node, node_plugin
 
 PAGE = Path(cli.__file__).parents[1] / "docs" / "doctor.md"
@@ -41,7 +45,6 @@ def _doctor(node: Node, *options: str, answer: str = "") -> Result:
         f"--endpoint=unix://{paths.endpoint}",
         f"--kubelet-root={paths.kubelet_root}",
         f"--direct-volumes-root={paths.direct_volumes}",
-        f"--pods-root={paths.pods}",
         f"--hypervisor-socket={paths.hypervisor_socket}",
         f"--kata-config={paths.kata_configs[1]}",
     )
@@ -65,7 +68,9 @@ def test_warnings_and_failures_have_exit_codes_of_their_own(node: Node) -> None:
     node.paths.direct_volumes.chmod(0o777)
     assert _doctor(node).exit_code == EXIT_FAILURES
     assert _doctor(node, "--check=csi-socket").exit_code == 0
-    assert _doctor(node, "--check=nothing").exit_code == 2
+    unknown = _doctor(node, "--check=csi-socket", "--check=record-devices")
+    assert unknown.exit_code == 2
+    assert "there is no check 'record-devices'; did you mean record-device" in unknown.output
     assert _doctor(node, "--check=cluster-api", "--check=cloud-access").exit_code == EXIT_NOTHING_SEEN
     assert _doctor(node, "--endpoint=relative").exit_code == 2
 
@@ -87,8 +92,11 @@ def test_without_fix_nothing_changes(node: Node) -> None:
     assert directory.exists()
 
 
-def test_fix_asks_and_removes_what_is_stale_alone(node: Node) -> None:
-    directory = node.stale()
+def test_fix_asks_and_removes_what_is_stale_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = CloudyProvider(MemoryCloud())
+    volume = provider.create_volume(VolumeRequest("pvc-2", 2**30, None, "ext4"), Deadline.after(10))
+    monkeypatch.setattr("cli.doctor.command.cloud_of", lambda _name: Cloud(provider))
+    directory = node.stale(device=volume.disk_id)
     others = {one for one in node.paths.direct_volumes.iterdir() if one != directory}
     assert "Remove" in _doctor(node, "--fix", answer="n\n").output
     assert directory.exists()

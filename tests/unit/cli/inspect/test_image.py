@@ -202,8 +202,10 @@ def test_the_command_prints_the_proof_for_people_and_programs(image: Path) -> No
     table = CliRunner().invoke(main, ["inspect", str(image)])
     assert table.exit_code == 0, table.output
     assert "Encrypted, as far as a disk can show it" in table.output
+    assert f"size, bytes  {SIZE} ({SIZE // MIB} MiB)" in table.output
     document = json.loads(CliRunner().invoke(main, ["inspect", str(image), "--output=json"]).stdout)
     assert document["kind"] == "image"
+    assert document["sections"][0]["size, bytes"] == SIZE
     assert {one["name"] for one in document["rules"] if one["verdict"] == "broken"} == set()
     assert document["alarms"] == []
 
