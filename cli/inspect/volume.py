@@ -81,8 +81,10 @@ def inspect_volume(volume_id: str, scene: Scene) -> Story:
     if subject.claimed is None:
         _find_in_cloud(story, subject, volume_id, scene)
         if subject.volume is None:
-            why = "; ".join(story.unseen)
-            raise click.ClickException(f"no volume {volume_id} is known" + (f" ({why})" if why else ""))
+            is_word = not {":", "/"} & set(volume_id)
+            hint = f"; a claim is named with its namespace, as default/{volume_id}" if is_word else ""
+            why = f" ({'; '.join(story.unseen)})" if story.unseen else ""
+            raise click.ClickException(f"no volume {volume_id} is known{hint}{why}")
     return _tell(story, subject, scene)
 
 

@@ -61,30 +61,33 @@ def _read_yaml(context: Context, source: Source) -> None:
         context.report.add(rule, Place(source.name, line), "", message)
 
     for document in read_documents(source.yaml_text, source.name, note):
-        if isinstance(document, Block):
-            _take(context, source.name, document)
+        if isinstance(document, Block) and not _take(context, source.name, document) and source.is_named:
+            context.report.not_checked(
+                f"{Place(source.name, document.line)}: neither an object of Kubernetes, which has a kind, "
+                "nor, as far as its keys tell, values of the chart: is provider aws, azure, libvirt or local?"
+            )
 
 
-def _take(context: Context, file: str, document: Block, list_kind: str = "") -> None:
-    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours.
+def _take(context: Context, file: str, document: Block, list_kind: str = "") -> bool:
+    """Sort a document in: a manifest, a list of them, values of the chart, or nothing of ours (False).
 
     What is listed as a ``StorageClassList`` need not say its kind.
     """
     kind = document.get("kind", list_kind.removesuffix("List"))
     if not isinstance(kind, str) or not kind:
-        check_yaml_policy(context, file, document)
+        is_policy = check_yaml_policy(context, file, document)
         values = helm_values.values_of_ours(document)
         if values is not None:
             helm_values.check_values(context, file, values)
             for manifest in helm_values.classes_of(file, values):
                 context.cluster.add(manifest)
-        return
+        return is_policy or values is not None
     items = document.get("items")
     if kind.endswith("List") and isinstance(items, Items):
         for item in items:
             if isinstance(item, Block):
                 _take(context, file, item, kind)
-        return
+        return True
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, Block) else Block(document.line, file)
     name = metadata.get("name") or metadata.get("generateName")
@@ -99,6 +102,7 @@ def _take(context: Context, file: str, document: Block, list_kind: str = "") -> 
         "" if kind in _CLUSTER_WIDE else namespace,
     )
     _guarded(context, partial(context.cluster.add, manifest))
+    return True
 
 
 def _check_objects(context: Context) -> None:

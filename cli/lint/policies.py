@@ -43,16 +43,20 @@ def check_toml(context: Context, file: str, text: bytes, *, only_known: bool) ->
         check_policy(context, file, text, 0, _SUBJECT)
 
 
-def check_yaml_policy(context: Context, file: str, document: Block) -> None:
-    """A policy that somebody wrote in YAML: the guest reads TOML only."""
+def check_yaml_policy(context: Context, file: str, document: Block) -> bool:
+    """A policy that somebody wrote in YAML: the guest reads TOML only. Whether it is one."""
     volumes = document.get("volumes")
-    if "version" in document and isinstance(volumes, Block) and any(one.startswith("/") for one in volumes):
+    is_policy = (
+        "version" in document and isinstance(volumes, Block) and any(one.startswith("/") for one in volumes)
+    )
+    if is_policy:
         context.report.add(
             "policy-invalid",
             Place(file, document.key_lines["volumes"]),
             _SUBJECT,
             'this is a volume policy in YAML; the guest reads TOML: [volumes."/path"] and key = "..."',
         )
+    return is_policy
 
 
 def check_config_map(context: Context, manifest: Manifest) -> None:

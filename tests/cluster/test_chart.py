@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.manifests import CHART
 from tests.cluster.api import Api, until
 from tests.cluster.deployments import CONTROLLERS, ENCRYPTED, Deployment
+from tests.cluster.release import RELEASE
 from tests.cluster.volumes import claim, pod, volume_of
 
 pytestmark = pytest.mark.parametrize("deployment", ["aws"], indirect=True)
@@ -22,6 +24,10 @@ def test_an_upgrade_stops_no_volume_and_an_uninstallation_loses_none(
     printed = deployment.release.install(changed)
     assert "REVISION: 2" in printed
     assert "kubectl get pods -n confidential-csi" in printed, "the notes say what to do next"
+    assert "clusterId is empty" not in printed
+    unnamed = {**changed, "clusterId": ""}
+    tried = deployment.release.helm("upgrade", RELEASE, str(CHART), "--dry-run=server", values=unnamed)
+    assert "WARNING: clusterId is empty" in tried
     until(lambda: _log_levels(deployment) == ["debug"], what="one controller, a new one")
     api.create(claim("after-the-upgrade", ENCRYPTED))
     api.create(pod("other-user", "after-the-upgrade"))

