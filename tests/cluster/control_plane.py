@@ -50,14 +50,14 @@ class ControlPlane:
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self._kill()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self._kill()
 
     def start(self) -> None:
         """Start what is not running, and wait until it works."""
@@ -73,6 +73,11 @@ class ControlPlane:
         for name in reversed(self.parts):
             if name in self._running:
                 self._running.pop(name).stop()
+
+    def _kill(self) -> None:
+        """Nobody needs its data any more."""
+        while self._running:
+            self._running.popitem()[1].kill()
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
         """Run the real kubectl as the administrator; its output.
@@ -223,4 +228,4 @@ def running(programs: Programs) -> Iterator[ControlPlane]:
         ]
         snapshots = Running(controller, control_plane.folder / "snapshot-controller.log")
         yield control_plane
-        snapshots.stop()
+        snapshots.kill()

@@ -203,11 +203,9 @@ def _stop_all(api: Api) -> None:
 def _without_controllers(deployment: Deployment, api: Api, replicas: int) -> Iterator[None]:
     def scale(count: int) -> None:
         api.patch("Deployment", "confidential-csi-controller", {"spec": {"replicas": count}}, CONTROLLERS)
-        # One that is about to end still works, and has all rights.
-        until(lambda: len(api.list("Pod", CONTROLLERS)) == count, what=f"{count} controllers")
-        assert len(deployment.controllers()) == count
+        until(lambda: len(deployment.controllers()) == count, what=f"{count} controllers")
 
     scale(0)
-    _stop_all(api)
+    _stop_all(api)  # one that is about to end still works, and has all rights
     yield
     scale(replicas)
