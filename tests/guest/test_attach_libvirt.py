@@ -44,9 +44,12 @@ def folder() -> Iterator[Path]:
 
 def sizes(vm: PodVm) -> dict[str, int]:
     """By serial: the sizes of the disks that the guest sees, in bytes."""
-    script = (
-        'for d in /sys/block/vd*; do [ -s $d/serial ] && echo "$(cat $d/serial) $(cat $d/size)"; done; true'
-    )
+    script = """
+for disk in /sys/block/vd*; do
+    serial=$(cat $disk/serial) && size=$(cat $disk/size) && [ -n "$serial" ] && echo "$serial $size"
+done 2>/dev/null
+true  # a disk that leaves while it is read is none
+"""
     lines = vm.check(["sh", "-c", script]).decode().splitlines()
     return {serial: int(size) * 512 for serial, size in (line.split() for line in lines)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from agent.ttrpc import Client, TtrpcError
@@ -16,9 +17,9 @@ _POLL_INTERVAL = 0.01
 def disks() -> dict[str, str]:
     """The virtio disks that the guest has: serial to device."""
     found = {}
-    for folder in Path("/sys/block").glob("vd*"):
-        serial = (folder / "serial").read_text().strip()
-        found[serial] = f"/dev/{folder.name}"
+    for file in Path("/sys/block").glob("vd*/serial"):
+        with suppress(OSError):  # it leaves at this moment
+            found[file.read_text().strip()] = f"/dev/{file.parent.name}"
     return found
 
 
@@ -30,9 +31,9 @@ def find_disk(serial: str, timeout_seconds: float = 10.0) -> str:
     """
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
-        for file in Path("/sys/block").glob("vd*/serial"):
-            if file.read_text().strip() == serial:
-                return f"/dev/{file.parent.name}"
+        device = disks().get(serial)
+        if device is not None:
+            return device
         time.sleep(_POLL_INTERVAL)
     raise TimeoutError(f"no disk with serial {serial} within {timeout_seconds} s; there are {disks()}")
 

@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +79,14 @@ def disk_path(disk_id: str) -> str:
 
 def wait_for_disks(serial: str, count: int) -> None:
     """Until so many disks have this serial."""
-    while sum(file.read_text() == serial for file in Path("/sys/block").glob("*/serial")) < count:
+    while _texts(Path("/sys/block").glob("*/serial")).count(serial) < count:
         time.sleep(0.01)
 
 
 def leftovers() -> str:
     """Everything of a volume that exists in the guest: mappings, loop devices, mounts, links."""
     blocks, state = Path("/sys/block"), Path("/run/confidential-csi-agent")
-    found = [file.read_text().strip() for file in blocks.glob("dm-*/dm/name")]
-    found += [file.read_text().strip() for file in blocks.glob("loop*/loop/backing_file")]
+    found = _texts(blocks.glob("dm-*/dm/name")) + _texts(blocks.glob("loop*/loop/backing_file"))
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if "cloud-volumes" in line]
     # Lock files stay, and so does the proxy's list of who uses what.
     names = {file.name for file in state.glob("*")} - {"containers.json"}
@@ -97,3 +97,12 @@ def clean_up() -> dict[str, Any]:
     """Mend the data hub and unmount everything; as :func:`run`, and with what is left."""
     cdh.mend()
     return {**run(["unmount", "--all"]), "leftovers": leftovers()}
+
+
+def _texts(files: Iterable[Path]) -> list[str]:
+    """What is in those of the files that have not left meanwhile, as files of devices do."""
+    texts = []
+    for file in files:
+        with suppress(OSError):
+            texts.append(file.read_text().strip())
+    return texts
