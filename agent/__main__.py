@@ -130,7 +130,12 @@ class _ShowVersion(argparse.Action):
 
 def command_line() -> argparse.ArgumentParser:
     """What the command understands."""
-    parser = argparse.ArgumentParser(prog="confidential-csi-agent", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="confidential-csi-agent",
+        description="Mounts, unmounts and lists the encrypted volumes of this VM.",
+        epilog=f"Exit codes: 0 done, 2 wrong usage, {EXIT_REFUSED} refused (trying again will not help), "
+        f"{EXIT_UNAVAILABLE} unavailable (it may). docs/troubleshooting.md explains the rule in brackets.",
+    )
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
     parser.add_argument("--cdh-socket", default=DEFAULT_SOCKET, help="the data hub's socket (%(default)s)")
     parser.add_argument(
@@ -161,15 +166,17 @@ def command_line() -> argparse.ArgumentParser:
     which.add_argument("--all", action="store_true", help="all there are in this VM")
     unmount.set_defaults(command=_unmount)
 
-    proxy = commands.add_parser("proxy", help="stand in the way of kata-agent's protocol")
+    proxy = commands.add_parser("proxy", help="stand in the way of kata-agent's protocol (modes A and B)")
     command_proxy.add_options(proxy)
     proxy.set_defaults(command=_proxy)
 
-    guard = commands.add_parser("guard", help="stand on the data hub's socket")
+    guard = commands.add_parser("guard", help="stand on the data hub's socket (mode C)")
     command_guard.add_options(guard)
     guard.set_defaults(command=command_guard.run_guard)
 
-    hub_config = commands.add_parser("hub-config", help="write the data hub's configuration for the guard")
+    hub_config = commands.add_parser(
+        "hub-config", help="write the data hub's configuration for the guard (mode C)"
+    )
     command_hub_config.add_options(hub_config)
     hub_config.set_defaults(command=command_hub_config.run_hub_config)
 

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target",
-        type=Path,
+        type=_json_file,
         default=DEFAULT_TARGET,
         metavar="FILE",
         help="the one to start the hub with; its name ends in .json (%(default)s)",
@@ -49,6 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SOCKET",
         help="where the hub shall listen: the guard's --upstream (%(default)s)",
     )
+
+
+def _json_file(text: str) -> Path:
+    """The hub tells the form of its configuration by the name; raises ArgumentTypeError."""
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .json, by which the hub knows its form")
+    return Path(text)
 
 
 def run_hub_config(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -50,10 +50,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--mode",
         required=True,
         choices=(FRONT, MIDDLE),
-        help="front: own the forwarder's TLS listener; middle: between the forwarder and kata-agent",
+        help="front (mode A): own the forwarder's TLS listener; middle (mode B): between it and kata-agent",
     )
-    parser.add_argument("--listen", type=address, metavar="ADDRESS", help="a socket's path or host:port")
-    parser.add_argument("--upstream", type=address, metavar="ADDRESS", help="where to forward to")
+    parser.add_argument(
+        "--listen",
+        type=address,
+        metavar="ADDRESS",
+        help=f"a socket's path or host:port ({_of_each_mode(DEFAULT_LISTEN)})",
+    )
+    parser.add_argument(
+        "--upstream",
+        type=address,
+        metavar="ADDRESS",
+        help=f"where to forward to ({_of_each_mode(DEFAULT_UPSTREAM)})",
+    )
     parser.add_argument(
         "--tls-config",
         type=Path,
@@ -61,6 +71,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the forwarder's configuration, in mode front (%(default)s)",
     )
+
+
+def _of_each_mode(defaults: Mapping[str, Address]) -> str:
+    return "; ".join(f"{mode}: {default}" for mode, default in defaults.items())
 
 
 def run_proxy(arguments: argparse.Namespace, hub: DataHub, volumes: Volumes) -> None:
@@ -105,7 +119,9 @@ async def _serve(proxy: Proxy, beside: Callable[[], Coroutine[None, None, None]]
     try:
         bound = await proxy.start()
     except OSError as error:
-        raise Unavailable("listen-failed", f"cannot listen: {error.strerror or error}") from None
+        raise Unavailable(
+            "listen-failed", f"cannot listen on {proxy.listen}: {error.strerror or error}"
+        ) from None
     logging.getLogger(__name__).info("listening on %s", bound)
     running = asyncio.create_task(beside()) if beside else None
     await stopped.wait()

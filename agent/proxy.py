@@ -95,7 +95,7 @@ class Proxy:
         upstream_wait: float = _UPSTREAM_WAIT,
         frame_timeout: float = _FRAME_TIMEOUT,
     ) -> None:
-        self._listen = listen
+        self.listen = listen
         self._upstream = upstream
         self._takeovers = dict(takeovers)
         self._tls = tls
@@ -114,8 +114,8 @@ class Proxy:
         Raises:
             OSError: the address is taken or can't be bound.
         """
-        if self._listen.path:
-            path = Path(self._listen.path)
+        if self.listen.path:
+            path = Path(self.listen.path)
             remove_stale_socket(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -125,15 +125,15 @@ class Proxy:
                 listener.close()
                 raise
             self._server = await asyncio.start_unix_server(self._accept, sock=listener)
-            return self._listen
+            return self.listen
         self._server = await asyncio.start_server(
             self._accept,
-            self._listen.host,
-            self._listen.port,
+            self.listen.host,
+            self.listen.port,
             ssl=self._tls,
             ssl_handshake_timeout=_HANDSHAKE_TIMEOUT if self._tls else None,
         )
-        return Address(host=self._listen.host, port=self._server.sockets[0].getsockname()[1])
+        return Address(host=self.listen.host, port=self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace: float = _STOP_SECONDS) -> None:
         """Stop listening and cut every connection.
@@ -143,8 +143,8 @@ class Proxy:
         if self._server is None:
             return
         self._server.close()
-        if self._listen.path:
-            Path(self._listen.path).unlink(missing_ok=True)
+        if self.listen.path:
+            Path(self.listen.path).unlink(missing_ok=True)
         self._stopping = True
         for connection in self._connections.values():
             connection.cut()

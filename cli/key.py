@@ -37,9 +37,11 @@ def new(key_id: str, kbs_url: str) -> None:
     except Refused as refused:
         raise click.ClickException(str(refused)) from None
     upload = _upload_command(key_id, kbs_url)
+    if _in_the_clear(kbs_url):
+        click.echo("With http the key crosses the network in the clear; use https or a tunnel.", err=True)
     if not _is_pipe(_OUTPUT):
         make = shlex.join(["confidential-csi", "key", "new", key_id, "--kbs-url", kbs_url])
-        click.echo(_instructions(f"{make} \\\n  | {upload}", kbs_url), err=True)
+        click.echo(_instructions(f"{make} \\\n  | {upload}"), err=True)
         raise click.ClickException("standard output is not a pipe: no key was made, nothing was written")
     click.echo(f"A new key for {key_id} goes to the pipe. The request that stores it:\n  {upload}", err=True)
     try:
@@ -72,7 +74,12 @@ def _upload_command(key_id: str, kbs_url: str) -> str:
     )
 
 
-def _instructions(pipeline: str, kbs_url: str) -> str:
+def _in_the_clear(kbs_url: str) -> bool:
+    parts = urlsplit(kbs_url)
+    return parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS
+
+
+def _instructions(pipeline: str) -> str:
     lines = [
         "Make the key and store it in one go:",
         "",
@@ -83,9 +90,6 @@ def _instructions(pipeline: str, kbs_url: str) -> str:
         "A key that is stored there already is replaced, and its volumes do not open any more.",
         "No copy is kept, and a rotation or a recovery needs one: docs/keys.md puts one aside first.",
     ]
-    parts = urlsplit(kbs_url)
-    if parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:
-        lines.append("With http the key crosses the network in the clear; use https or a tunnel.")
     return "\n".join(lines)
 
 

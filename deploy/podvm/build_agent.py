@@ -136,6 +136,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="of the version that the image has, to start fastest there (%(default)s)",
     )
     arguments = parser.parse_args(argv)
+    if shutil.which(arguments.python) is None:
+        parser.error(f"--python (AGENT_PYTHON): there is no interpreter {arguments.python} on this machine")
     build(arguments.into, arguments.python)
     shown = arguments.into.resolve()
     shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else arguments.into

@@ -42,6 +42,7 @@ def write_overlay(mode: str, folder: Path, agent: Path, policy: Path | None = No
 
     Raises:
         FolderInUse: there is an overlay in the folder.
+        OSError: the agent or the policy can't be read, or the folder can't be written to.
         Refused: the agent would refuse the policy, and with it every volume (``policy-invalid``).
     """
     if policy is not None:
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         written = write_overlay(arguments.mode, arguments.into, arguments.agent, arguments.policy)
-    except (FolderInUse, Refused) as error:
+    except (FolderInUse, Refused, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     total = 0

@@ -54,9 +54,11 @@ def test_a_key_is_made_kept_stored_and_rotated_as_the_pages_say(tmp_path: Path, 
 def test_the_broker_gets_a_policy_that_names_the_initdata_of_the_page(tmp_path: Path, broker: Broker) -> None:
     page = _DOCS / "policy.md"
     sandbox = Sandbox(tmp_path, broker)
-    token = [block for block in blocks(_DOCS / "keys.md") if "kbs-admin.header" in block.text][:1]
-    run(sandbox, [*token, *blocks(page)])
-    (request,) = broker.requests
+    token, store = [block for block in blocks(_DOCS / "keys.md") if "kbs-admin.header" in block.text][:2]
+    run(sandbox, [token, store, *blocks(page)])
+    request, of_volumes = broker.requests
+    assert of_volumes.path == "/kbs/v0/resource/default/volume-policy/ledger"
+    assert isinstance(parse_policy(of_volumes.body), Policy)
     assert request.path == "/kbs/v0/resource-policy"
     sent = base64.urlsafe_b64decode(json.loads(request.body)["policy"]).decode()
     digest = hashlib.sha256((sandbox.work / "initdata.toml").read_bytes()).hexdigest()
@@ -80,8 +82,8 @@ def test_the_guest_takes_the_initdata_of_the_first_volume(tmp_path: Path, broker
 
 def test_a_controller_shows_its_metrics_as_the_page_says(tmp_path: Path) -> None:
     (block,) = (block for block in blocks(_DOCS / "metrics.md") if block.language in SHELLS)
-    folder, serve, look = block.commands()
-    script = "\n".join([folder.text, serve.text, look.text, "kill %1; wait"])
+    folder, serve, look, stop = block.commands()
+    script = "\n".join([folder.text, serve.text, look.text, stop.text, "wait"])
     script = script.replace("/tmp/", f"{tmp_path}/").replace("9810", str(free_port()))
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(

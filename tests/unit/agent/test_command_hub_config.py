@@ -144,3 +144,12 @@ def test_the_defaults_fit_the_guard_and_the_podvm() -> None:
         "/run/confidential-csi-agent/cdh.json",
         "/run/confidential-csi-agent/cdh.sock",
     )
+
+
+def test_a_target_that_the_hub_would_not_read_as_json_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path / "cdh.toml", tmp_path / "cdh.new")
+    assert "does not end in .json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -101,7 +101,9 @@ def test_without_what_it_needs_it_ends_and_says_why(arguments: tuple[str, ...], 
     with command("proxy", *arguments) as process:
         assert process.wait(20) == code
         assert process.stderr is not None
-        assert f"[{rule}]" in process.stderr.read()
+        message = process.stderr.read()
+    assert f"[{rule}]" in message
+    assert arguments[-1] in message, "what is missing is named"
 
 
 @pytest.mark.parametrize(

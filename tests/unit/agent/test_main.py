@@ -53,6 +53,16 @@ def test_a_wrong_command_line_is_argparses_exit_code(argv: list[str]) -> None:
     assert caught.value.code == 2
 
 
+def test_the_help_tells_the_exit_codes_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{EXIT_REFUSED} refused" in shown
+    assert f"{EXIT_UNAVAILABLE} unavailable" in shown
+    assert "`" not in shown, "markup of the sources"
+
+
 def test_nothing_is_mounted_on_this_machine() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "agent", "status", "--json"], capture_output=True, text=True, check=True

@@ -130,6 +130,15 @@ def test_neither_key_nor_token_is_in_what_is_printed() -> None:
     assert b"https://kbs.example:8080/kbs/v0/resource/default/volume-key/ledger" in said
 
 
+@pytest.mark.parametrize(
+    ("url", "warned"), [("http://kbs:8080", True), ("https://kbs", False), ("http://localhost:8080", False)]
+)
+def test_a_key_made_for_a_broker_without_tls_comes_with_a_warning(url: str, warned: bool) -> None:
+    finished = run(KEY_ID, "--kbs-url", url, capture_output=True)
+    assert len(finished.stdout) == 32
+    assert (b"in the clear" in finished.stderr) == warned
+
+
 def test_a_terminal_gets_a_hint_and_no_key() -> None:
     ours, theirs = pty.openpty()
     try:

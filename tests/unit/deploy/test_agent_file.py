@@ -222,3 +222,10 @@ def test_the_command_names_the_file_as_it_is_seen_from_here(
     monkeypatch.setattr(build_agent, "build", lambda target, _python: target.write_bytes(bytes(1_500_000)))
     build_agent.main(["--into", str(tmp_path / "agent")])
     assert capsys.readouterr().out == "agent: 1.5 MB\n"
+
+
+def test_an_interpreter_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        build_agent.main(["--python", "/nonexistent/python3.99"])
+    assert end.value.code == 2
+    assert "there is no interpreter /nonexistent/python3.99" in capsys.readouterr().err

@@ -197,6 +197,15 @@ def test_a_policy_that_the_agent_would_refuse_is_refused_before_anything_is_writ
     assert not (tmp_path / "o").exists()
 
 
+def test_a_policy_or_agent_that_is_not_there_is_named(
+    agent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing")
+    for given in (["--agent", str(agent), "--policy", missing], ["--agent", missing]):
+        assert main(["--mode", "a", "--into", str(tmp_path / "into"), *given]) == 1
+        assert f"No such file or directory: '{missing}'" in capsys.readouterr().err
+
+
 def test_two_modes_are_never_mixed(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = overlay("a", agent)
     into = str(tree.parents[1])
