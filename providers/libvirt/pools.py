@@ -207,8 +207,7 @@ def _inactive(name: str) -> UnavailableError:
 
 def _no_pool(which: str) -> UnavailableError:
     return UnavailableError(
-        f"the libvirt host has no storage pool {which}; define it, or correct LIBVIRT_POOL and "
-        "LIBVIRT_URI"
+        f"the libvirt host has no storage pool {which}; define it, or correct LIBVIRT_POOL and LIBVIRT_URI"
     )
 
 
