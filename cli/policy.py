@@ -107,8 +107,8 @@ def _sentences(rules: VolumeRules) -> list[str]:
         sentences.append(f"encrypted with LUKS2; the key is {rules.key_id}")
     if rules.previous_key_id is not None:
         sentences.append(
-            f"a volume under the previous key, {rules.previous_key_id}, is put under that one; whoever knows "
-            "the previous key can forge a volume, so remove it after the rotation"
+            f"a volume under the previous key, {rules.previous_key_id}, is put under the current one; "
+            "whoever knows the previous key can forge a volume, so remove it after the rotation"
         )
     if rules.luks_uuid is not None:
         sentences.append(f"only the volume with the LUKS UUID {rules.luks_uuid}")
