@@ -282,6 +282,9 @@ def test_a_value_does_what_it_says(name: str) -> None:
     for word in _words(value):
         assert len(re.findall(re.escape(word), changed)) > len(re.findall(re.escape(word), plain)), word
     assert changed != plain
+    default = _value(yaml.safe_load((CHART / "values.yaml").read_text()), name)
+    if isinstance(default, str) and re.search("[/:]", default):  # else it may stand there for something else
+        assert default not in changed
     if isinstance(value, bool):
         assert (len(changed) > len(plain)) is value
 

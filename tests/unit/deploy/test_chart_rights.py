@@ -64,8 +64,36 @@ def _expected(provider: str) -> dict[str, dict[str, str]]:
     return needed
 
 
+#: API group to its resources that are asked for.
+_GROUPS = {
+    "": {
+        *("events", "nodes", "persistentvolumeclaims", "persistentvolumeclaims/status", "persistentvolumes"),
+        "pods",
+    },
+    "coordination.k8s.io": {"leases"},
+    "node.k8s.io": {"runtimeclasses"},
+    "snapshot.storage.k8s.io": {
+        *("volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshotcontents/status"),
+        "volumesnapshots",
+    },
+    "storage.k8s.io": {
+        *("csinodes", "storageclasses", "volumeattachments", "volumeattachments/status"),
+        "volumeattributesclasses",
+    },
+}
+
+
 def _rules(entry: dict[str, Any]) -> dict[str, str]:
-    return {resource: " ".join(rule["verbs"]) for rule in entry["rules"] for resource in rule["resources"]}
+    """Resource to verbs. A role has nothing else: no rule for a second group, no aggregation, no URLs."""
+    assert set(entry) == {"apiVersion", "kind", "metadata", "rules"}
+    found: dict[str, str] = {}
+    for rule in entry["rules"]:
+        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        (group,), (resource,) = rule["apiGroups"], rule["resources"]
+        assert resource in _GROUPS[group]
+        assert resource not in found
+        found[resource] = " ".join(rule["verbs"])
+    return found
 
 
 @every_provider
@@ -271,6 +299,23 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
     for entry in specification["containers"]:
         if entry["name"].startswith("csi-"):
             assert "--leader-election" in entry["args"]
+
+
+@every_provider
+def test_a_network_policy_is_for_the_pods_of_each_workload(provider: str) -> None:
+    selected = {
+        entry["metadata"]["namespace"]: entry["spec"]["podSelector"]["matchLabels"]
+        for entry in objects(provider)
+        if entry["kind"] == "NetworkPolicy"
+    }
+    workloads = {
+        entry["metadata"]["namespace"]: entry["spec"]["template"]["metadata"]["labels"]
+        for entry in objects(provider)
+        if entry["kind"] in ("Deployment", "DaemonSet")
+    }
+    assert selected.keys() == workloads.keys()
+    for namespace, labels in workloads.items():
+        assert selected[namespace].items() <= labels.items()
 
 
 def _egress(provider: str, *values: str) -> list[Any]:
