@@ -57,10 +57,15 @@ def test_a_volume_is_attached_exactly_where_the_provider_is_a_fence(provider: st
     driver = one(provider, "CSIDriver")
     assert driver["metadata"]["name"] == PLUGIN_NAME
     fence = issubclass(_provider(provider), VolumeFence)
-    assert driver["spec"]["attachRequired"] is fence
-    assert driver["spec"]["podInfoOnMount"] is True
-    assert driver["spec"]["fsGroupPolicy"] == "None"
-    assert driver["spec"]["volumeLifecycleModes"] == ["Persistent"]
+    assert driver["spec"] == {
+        "attachRequired": fence,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "None",
+        "volumeLifecycleModes": ["Persistent"],
+        "requiresRepublish": False,
+        "seLinuxMount": False,
+        "storageCapacity": False,
+    }
     names = [entry["name"] for entry in pod(provider, "Deployment")["containers"]]
     assert ("csi-attacher" in names) is fence
 
@@ -76,6 +81,29 @@ def test_classes_wait_for_the_pod_where_there_are_zones(provider: str) -> None:
     arguments = container(provider, "Deployment", "csi-provisioner")["args"]
     assert ("--feature-gates=Topology=true" in arguments) is zoned
     assert "--extra-create-metadata" in arguments
+
+
+@every_provider
+def test_every_class_is_of_this_driver(provider: str) -> None:
+    fields = {
+        "StorageClass": "provisioner",
+        "VolumeSnapshotClass": "driver",
+        "VolumeAttributesClass": "driverName",
+    }
+    classes = [
+        entry for entry in objects(provider, "volumeAttributesClass.enabled=true") if entry["kind"] in fields
+    ]
+    assert {entry["kind"] for entry in classes} >= {"StorageClass", "VolumeSnapshotClass"}
+    assert {entry[fields[entry["kind"]]] for entry in classes} == {PLUGIN_NAME}
+    parameters = {entry["metadata"]["name"]: entry.get("parameters") for entry in classes}
+    common = {CLOUD_PROVIDER: provider, "csi.storage.k8s.io/fstype": "ext4"}
+    assert parameters["confidential-csi-plain"] == common
+    template = "${pvc.namespace}/volume-key/${pvc.name}"
+    assert parameters["confidential-csi-encrypted"] == {
+        **common,
+        ENCRYPT_TYPE: "luks2",
+        KBS_KEY_ID: template,
+    }
 
 
 @every_provider
