@@ -14,8 +14,12 @@ from tests.tools.go_programs import go_program
 
 _HOOK = "helm.sh/hook"
 
-#: Provider to the values without which its chart does not render; as :data:`REQUIRED`, with ``local``, too.
-MINIMAL = {**REQUIRED, "local": {"provider": "local", "local.claimName": "disks"}}
+#: Provider to the values without which its chart does not render.
+_OPTIONAL = {"clusterId", "aws.region"}
+MINIMAL = {
+    provider: {name: value for name, value in values.items() if name not in _OPTIONAL}
+    for provider, values in REQUIRED.items()
+} | {"local": {"provider": "local", "local.claimName": "disks"}}
 
 
 class Refused(Exception):

@@ -222,12 +222,16 @@ def _violations(specification: dict[str, Any]) -> set[str]:
 def test_the_controller_is_restricted_and_the_node_has_the_listed_exceptions(provider: str) -> None:
     assert _violations(pod(provider, "Deployment")) == set()
     assert _violations(pod(provider, "DaemonSet")) == {"hostPath", "runAsNonRoot", "runAsUser"}
-    enforced = {
-        entry["metadata"]["name"]: entry["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    labels = {
+        entry["metadata"]["name"]: entry["metadata"]["labels"]
         for entry in objects(provider)
         if entry["kind"] == "Namespace"
     }
-    assert enforced == {"confidential-csi": "restricted", "confidential-csi-node": "privileged"}
+    levels = {"confidential-csi": "restricted", "confidential-csi-node": "privileged"}
+    assert labels == {
+        name: {f"pod-security.kubernetes.io/{what}": level for what in ("enforce", "audit", "warn")}
+        for name, level in levels.items()
+    }
 
 
 @pytest.mark.parametrize(
