@@ -55,7 +55,7 @@ def test_an_upgrade_to_another_provider_is_refused_before_anything_changes(
     azure = {"subscriptionId": "00000000-0000-0000-0000-000000000000", "resourceGroup": "volumes"}
     for values in ({"provider": "azure", "azure": azure}, {"provider": "local", "local": {"claimName": "d"}}):
         for dry_run in ("--dry-run=server", "--dry-run=none"):
-            with pytest.raises(AssertionError, match="runs with --provider=aws; provider .* uninstall"):
+            with pytest.raises(AssertionError, match=r"runs with --provider=aws; provider .* uninstall"):
                 deployment.release.helm("upgrade", RELEASE, str(CHART), dry_run, values=values)
     after = _revision(deployment), api.get("Deployment", "confidential-csi-controller", CONTROLLERS)["spec"]
     assert after == before

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from deploy.manifests import DEPLOY
+from tests.cluster.api import until
 from tests.cluster.control_plane import ControlPlane, running
 from tests.cluster.definitions import foreign_definitions
 from tests.cluster.programs import Programs
-from tests.unit.deploy.chart import MINIMAL, objects
+from tests.unit.deploy.chart import MINIMAL, made_by_helm_test, objects
 
 _CONTROLLER, _NODE = "confidential-csi", "confidential-csi-node"
 
@@ -44,6 +45,20 @@ def test_the_api_server_takes_every_object_of_the_chart(namespaces: ControlPlane
         text=yaml.safe_dump_all(rendered),
     )
     assert answer.count("(server dry run)") == len(rendered)
+    assert "Warning" not in answer
+
+
+def test_the_api_server_takes_what_helm_test_makes(namespaces: ControlPlane) -> None:
+    """Also in a namespace where Pod Security is "baseline"."""
+    until(lambda: namespaces.api.find("ServiceAccount", "default"), what="pods can be made")
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote"}
+    namespaces.api.create({**runtime, "metadata": {"name": "kata-remote"}})
+    namespaces.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=baseline")
+    answer = namespaces.kubectl(
+        *("create", "--dry-run=server", "--validate=strict", "-f", "-"),
+        text=yaml.safe_dump_all(made_by_helm_test("aws")),
+    )
+    assert answer.count("created (server dry run)") == 2
     assert "Warning" not in answer
 
 

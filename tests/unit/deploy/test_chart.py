@@ -289,7 +289,7 @@ _CHANGED: dict[str, tuple[str, Any]] = {
 }
 
 
-def test_every_value_has_a_description_a_schema_and_a_test() -> None:
+def test_every_value_has_a_schema_and_a_test() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     leaves = _leaves(values)
     assert set(leaves) == set(_CHANGED)

@@ -300,6 +300,7 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
         "topology.kubernetes.io/zone",
     }
     assert specification["priorityClassName"] == "system-cluster-critical"
+    assert pod(provider, "DaemonSet")["priorityClassName"] == "system-node-critical"
     for entry in specification["containers"]:
         if entry["name"].startswith("csi-"):
             assert "--leader-election" in entry["args"]
@@ -379,9 +380,11 @@ _OPENSHIFT = "openshift.enabled=true"
 @every_provider
 def test_the_constraints_of_openshift_let_the_node_plugin_run_and_do_no_more(provider: str) -> None:
     constraints = one(provider, "SecurityContextConstraints", _OPENSHIFT)
-    granted = {key for key, value in constraints.items() if key.startswith("allow") and value}
+    granted = {key for key, value in constraints.items() if key.startswith(("allow", "default")) and value}
     assert granted == {"allowHostDirVolumePlugin"}
+    assert constraints["users"] == constraints["groups"] == []
     assert constraints["requiredDropCapabilities"] == ["ALL"]
+    assert constraints["seccompProfiles"] == ["runtime/default"]
     assert constraints["readOnlyRootFilesystem"] is True
     specification = pod(provider, "DaemonSet", _OPENSHIFT)
     used = {key for volume in specification["volumes"] for key in volume if key != "name"}
