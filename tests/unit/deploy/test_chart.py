@@ -366,6 +366,7 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "metrics.port=9808"),  # of another container of the pod
         ("aws", "namespaces.controller=not.a.label"),
         ("aws", r"extraTags.owner=a\,b"),
+        ("aws", r"extraTags.a\,b=c"),
         ("aws", r"aws.moreRegions={a\,b}"),
         ("libvirt", "libvirt.directories={/srv/a:/srv/b}"),
         ("aws", "controller.replicas=0"),

@@ -58,9 +58,11 @@ def test_it_passes_only_with_a_volume_of_its_class(
     (tmp_path / "mounts").write_text(mounts + "\n")
     (tmp_path / "data").mkdir()
     *shell, script = pod["spec"]["containers"][0]["command"]
-    for inside in ("/proc/mounts", "/data/file"):
+    # The machine's own disks need not be written out.
+    here = {"/proc/mounts": f"{tmp_path}/mounts", "/data/file": f"{tmp_path}/data/file", "sync;": ":;"}
+    for inside, outside in here.items():
         assert inside in script
-        script = script.replace(inside, str(tmp_path) + inside.removeprefix("/proc"))
+        script = script.replace(inside, outside)
     done = subprocess.run([*shell, script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode == 0) is passes, done
     assert (tmp_path / "data" / "file").exists() is passes
