@@ -61,6 +61,12 @@ def test_an_upgrade_to_another_provider_is_refused_before_anything_changes(
     assert after == before
 
 
+def test_an_upgrade_that_would_delete_the_namespaces_is_refused(deployment: Deployment) -> None:
+    values = {**deployment.values, "namespaces": {"create": False}}
+    with pytest.raises(AssertionError, match="namespace confidential-csi is this release's"):
+        deployment.release.helm("upgrade", RELEASE, str(CHART), "--dry-run=server", values=values)
+
+
 def _revision(deployment: Deployment) -> tuple[int, str]:
     status = json.loads(deployment.release.helm("status", RELEASE, "--output=json"))
     return status["version"], status["info"]["status"]
