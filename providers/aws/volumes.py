@@ -207,8 +207,10 @@ class Volumes:
                 f"the instance {record.attached_to} has {record.volume_id}; delete the pod that uses it"
             )
         # Answers lag behind, so a volume that was not seen is not a volume that does not exist.
+        # Unless EC2 took its deletion before: the provisioner asks for most deletions twice (it looks at the
+        # PersistentVolume as it was before the first), and each call costs a token of the account.
         volume_id = record.volume_id if record is not None else handle.object_id
-        if volume_id:
+        if volume_id and (record is not None or not self._region.took_deletion(volume_id)):
             self._delete(volume_id, deadline)
 
     def _delete(self, volume_id: str, deadline: Deadline) -> None:
@@ -221,6 +223,8 @@ class Volumes:
                 raise as_provider_error("DeleteVolume", error) from error
         except NoAnswer as error:
             raise UnavailableError(f"DeleteVolume: {error}; it is tried again") from error
+        else:
+            self._region.note_deletion(volume_id)
         wait_until_gone(self._region.volumes_by_id, volume_id, self._region.settings.timings, deadline)
 
 
