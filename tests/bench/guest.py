@@ -117,7 +117,7 @@ def main() -> int:
     print("Agent, in an emulated VM (QEMU without KVM, 2 processors)")
     print(f"machine   {machine()}")
     print("command   python -m tests.bench.guest")
-    print("baseline  cryptsetup open and mount of the same volumes by hand, in the same VM, in turn")
+    print("baseline  cryptsetup open and mount of the same volumes by hand, in the same VM, round by round")
     print_table(rows)
     return 0 if all(row.holds() for row in rows) else 1
 
