@@ -36,6 +36,7 @@ _TYPE: Final = 0xFD
 _CREATE: Final = 3
 _REMOVE: Final = 4
 _SUSPEND_OR_RESUME: Final = 6
+_LOOK: Final = 7
 _LOAD: Final = 9
 _STATUS: Final = 12
 _STATUS_OF_TABLE: Final = 1 << 4
@@ -46,10 +47,13 @@ _VERBS: Final = {
     _CREATE: "create",
     _REMOVE: "remove",
     _SUSPEND_OR_RESUME: "activate",
+    _LOOK: "look for",
     _LOAD: "load a table for",
     _STATUS: "show the table of",
 }
 _TABLE_BYTES: Final = 64 * 1024
+#: What the tables of volumes need at most; the kernel copies all the room there is, both ways.
+_USUAL_TABLE_BYTES: Final = 2 * 1024
 #: Hexadecimal digits of a volume key of 16 bytes.
 _SHORTEST_KEY: Final = 32
 
@@ -99,8 +103,22 @@ class DeviceMapper:
         return found
 
     def find(self, name: str) -> Mapping | None:
-        """The mapping of that name, if there is one."""
-        return next((mapping for mapping in self.mappings() if mapping.name == name), None)
+        """The mapping of that name, if there is one that has a table.
+
+        Raises:
+            Unavailable: the kernel refused (``device-mapper``).
+        """
+        try:
+            answer = _ask(_LOOK, name)
+        except NoSuchMapping:
+            return None
+        if not _flags(answer) & _HAS_TABLE:
+            return None
+        *_, device, _, uuid = _HEADER.unpack_from(answer)
+        number = f"{os.major(device)}:{os.minor(device)}"
+        # The kernel names the disk of a mapping by its minor number.
+        path = _node(name, number, f"dm-{os.minor(device)}")
+        return Mapping(name, uuid.partition(b"\0")[0].decode("utf-8", "replace"), number, path)
 
     def table(self, name: str) -> tuple[Target, ...]:
         """The active table. A key in it is shown as zeros or as the name of a kernel keyring entry.
@@ -108,8 +126,11 @@ class DeviceMapper:
         Raises:
             Unavailable: there is no such mapping, or the kernel refused (``device-mapper``).
         """
-        answer = _ask(_STATUS, name, flags=_STATUS_OF_TABLE | _WIPE_BUFFERS)
-        return tuple(_parse_targets(answer))
+        for room in (_USUAL_TABLE_BYTES, _TABLE_BYTES):
+            answer = _ask(_STATUS, name, flags=_STATUS_OF_TABLE | _WIPE_BUFFERS, room=room)
+            if not _flags(answer) & _BUFFER_FULL:
+                return tuple(_parse_targets(answer))
+        raise Unavailable("device-mapper", f"the table is larger than {_TABLE_BYTES} bytes")
 
     def create(self, name: str, uuid: str, targets: Sequence[Target]) -> Mapping:
         """Make a mapping.
@@ -126,7 +147,7 @@ class DeviceMapper:
             raise
         mapping = self.find(name)
         if mapping is None:
-            raise Unavailable("mapping-missing", f"{name} was made, but it does not show in sysfs")
+            raise Unavailable("mapping-missing", f"{name} was made, but the kernel does not show it")
         _make_node(mapping)
         return mapping
 
@@ -170,7 +191,7 @@ class DeviceMapper:
         """Remove a mapping that its maker, killed half-way, left without a table."""
         # Depending on the kernel's version it shows in sysfs or not.
         try:
-            answer = _ask(_STATUS, name)
+            answer = _ask(_LOOK, name)
         except NoSuchMapping:
             return
         if not _flags(answer) & _HAS_TABLE:
@@ -186,16 +207,15 @@ class NoSuchMapping(Unavailable):
 
 
 def _ask(
-    command: int, name: str, *, uuid: str = "", flags: int = 0, targets: Sequence[Target] = ()
+    command: int, name: str, *, uuid: str = "", flags: int = 0, targets: Sequence[Target] = (), room: int = 0
 ) -> bytearray:
-    """One call of the control device; what it left in the buffer.
+    """One call of the control device; what it left in the buffer, ``room`` bytes besides the header.
 
     Raises:
         DeviceBusy, NoSuchMapping, Unavailable: the kernel refused (``device-mapper``).
     """
     data = b"".join(map(_pack, targets))
-    room = _TABLE_BYTES if command == _STATUS else len(data)
-    buffer = bytearray(_HEADER.size + room)
+    buffer = bytearray(_HEADER.size + max(room, len(data)))
     buffer[_HEADER.size : _HEADER.size + len(data)] = data
     sizes = len(buffer), _HEADER.size, len(targets)
     _HEADER.pack_into(buffer, 0, *_VERSION, *sizes, 0, flags, 0, 0, 0, name.encode(), uuid.encode())
@@ -215,7 +235,13 @@ def _ask(
     return buffer
 
 
-_REFUSALS: Final[dict[int, type[Unavailable]]] = {errno.EBUSY: DeviceBusy, errno.ENXIO: NoSuchMapping}
+_REFUSALS: Final[dict[int, type[Unavailable]]] = {
+    errno.EBUSY: DeviceBusy,
+    errno.ENXIO: NoSuchMapping,
+    # A kernel without device-mapper: there is no control device, or nothing behind it.
+    errno.ENOENT: NoSuchMapping,
+    errno.ENODEV: NoSuchMapping,
+}
 
 
 def _flags(answer: bytearray) -> int:
@@ -234,8 +260,6 @@ def _pack(target: Target) -> bytes:
 def _parse_targets(answer: bytearray) -> list[Target]:
     """The targets in the answer to a question for a table; offsets count from the start of the data."""
     _, _, _, _, data_start, count, *_ = _HEADER.unpack_from(answer)
-    if _flags(answer) & _BUFFER_FULL:
-        raise Unavailable("device-mapper", f"the table is larger than {_TABLE_BYTES} bytes")
     targets = []
     offset = 0
     for _ in range(count):

@@ -89,19 +89,19 @@ class DeviceFinder:
         if aws:
             serial = f"vol{aws[1]}"
             link = self._dev / f"disk/by-id/nvme-Amazon_Elastic_Block_Store_{serial}"
-            return self._targets([link]) | self._with_serial("nvme*/device/serial", serial)
+            return self._targets([link]) | self._with_serial("device/serial", serial, kind="nvme")
         if _AZURE_ID.fullmatch(volume.disk_id):
             if volume.lun is None:
                 raise Refused("annotation-volume", f"{volume.name} is an Azure disk, but has no lun")
             return self._at_azure_lun(volume.lun)
-        return self._with_serial("*/serial", volume.serial)
+        return self._with_serial("serial", volume.serial)
 
-    def _with_serial(self, pattern: str, serial: str) -> set[str]:
-        depth = len(Path(pattern).parts)
+    def _with_serial(self, file: str, serial: str, *, kind: str = "") -> set[str]:
+        """The disks, of names that begin with ``kind``, in whose folder this file holds the serial."""
         return {
-            file.relative_to(self._blocks).parts[0]
-            for file in self._blocks.glob(pattern)
-            if len(file.relative_to(self._blocks).parts) == depth and _read(file) == serial
+            folder.name
+            for folder in self._blocks.iterdir()
+            if folder.name.startswith(kind) and _read(folder / file) == serial
         }
 
     def _at_azure_lun(self, lun: int) -> set[str]:

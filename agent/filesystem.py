@@ -163,19 +163,16 @@ class Filesystems:
             )
 
 
-def mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
-    """The mount table (proc(5)), in the order of mounting."""
-    found = []
-    for line in table.read_text().splitlines():
-        fields = line.split(" ")
-        directory = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        found.append(Mount(fields[2], Path(directory), "ro" in fields[5].split(",")))
-    return found
-
-
 def mounted_at(directory: Path, table: Path = Path("/proc/self/mountinfo")) -> Mount | None:
-    """What is mounted at ``directory`` and visible there; None when nothing is."""
-    return next((mount for mount in reversed(mounts(table)) if mount.directory == directory), None)
+    """What is mounted at ``directory`` and visible there; None when nothing is.
+
+    ``table`` is the mount table (proc(5)), in the order of mounting: the last one there is on top.
+    """
+    for line in reversed(table.read_text().splitlines()):
+        fields = line.split(" ")
+        if _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]) == str(directory):
+            return Mount(fields[2], directory, "ro" in fields[5].split(","))
+    return None
 
 
 def apply_fs_group(directory: Path, gid: int) -> None:

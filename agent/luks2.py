@@ -8,7 +8,7 @@ say, and the record of on-disk format 1 whether its author held the key.
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.luks2_metadata import (
@@ -118,10 +118,8 @@ def parse_pair(area: bytes) -> HeaderPair:
         first = _checked_binary(area, 0)
     except HeaderError as error:
         return HeaderPair(primary=error, secondary=_search_secondary(area))
-    return HeaderPair(
-        primary=_parsed(area, first),
-        secondary=_copy_or_error(area, first.header_size_bytes),
-    )
+    primary = _parsed(area, first)
+    return HeaderPair(primary, secondary=_copy_or_error(area, first.header_size_bytes, primary))
 
 
 def newest_valid(area: bytes, device_bytes: int | None = None) -> Header:
@@ -165,11 +163,16 @@ def _search_secondary(area: bytes) -> Header | HeaderError:
     return reason
 
 
-def _copy_or_error(area: bytes, offset: int) -> Header | HeaderError:
+def _copy_or_error(area: bytes, offset: int, other: Header | HeaderError) -> Header | HeaderError:
     try:
-        return parse_copy(area, offset)
+        binary = _checked_binary(area, offset)
     except HeaderError as error:
         return error
+    raw = _raw(area, binary)
+    if isinstance(other, Header) and raw[BINARY_HEADER_BYTES:] == other.raw[BINARY_HEADER_BYTES:]:
+        # The same JSON area, as in every header at rest: what was found in it holds for both.
+        return replace(other, binary=binary, raw=raw)
+    return _parsed(area, binary)
 
 
 def _parsed(area: bytes, binary: BinaryHeader) -> Header | HeaderError:
@@ -226,10 +229,14 @@ def _checked_binary(area: bytes, offset: int) -> BinaryHeader:
 
 
 def _checked_metadata(area: bytes, binary: BinaryHeader) -> Header:
-    raw = area[binary.offset : binary.offset + binary.header_size_bytes]
+    raw = _raw(area, binary)
     metadata, duplicates = decode(raw[BINARY_HEADER_BYTES:])
     validate(metadata, len(raw) - BINARY_HEADER_BYTES)
     return Header(binary=binary, metadata=metadata, duplicate_members=duplicates, raw=raw)
+
+
+def _raw(area: bytes, binary: BinaryHeader) -> bytes:
+    return area[binary.offset : binary.offset + binary.header_size_bytes]
 
 
 def _string(field: bytes) -> str:

@@ -58,21 +58,21 @@ class _Runner(SystemRunner):
         return super().run(argv, stdin=stdin, expected=expected, timeout=timeout, pass_fds=pass_fds)
 
 
-#: What the agent asks of the kernel itself, besides how a mapping is (device-mapper's call 12).
+#: What the agent asks of the kernel itself, besides how a mapping is (device-mapper's calls 7 and 12).
 _KERNEL_CALLS: list[tuple[ModuleType, str]] = [
     (device_mapper, "_ask"),
     (loop_device, "_attach"),
     (mount_calls, "mount"),
     (mount_calls, "unmount"),
 ]
-_STATUS = 12
+_QUESTIONS = (7, 12)
 
 
 @contextmanager
 def _kernel_calls_are(steps: _Steps) -> Iterator[None]:
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def one(*arguments: Any, **keywords: Any) -> Any:
-            if arguments[0] != _STATUS:
+            if arguments[0] not in _QUESTIONS:
                 steps.next(f"{name} {arguments[0]}" if name == "_ask" else name)
             return call(*arguments, **keywords)
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent.commands import SystemRunner
 from agent.errors import Refused
-from agent.filesystem import Filesystems, Mount, ext4_size, mounted_at, mounts
+from agent.filesystem import Filesystems, Mount, ext4_size, mounted_at
 
 MIB = 1 << 20
 
@@ -89,7 +89,9 @@ TABLE = """\
 def test_the_mount_that_is_visible_counts(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(TABLE)
-    assert mounts(table)[2] == Mount("0:40", Path("/mnt/with space"), read_only=False)
+    assert mounted_at(Path("/mnt/with space"), table) == Mount(
+        "0:40", Path("/mnt/with space"), read_only=False
+    )
     assert mounted_at(Path("/run/cloud-volumes/vol-0"), table) == Mount(
         "253:2", Path("/run/cloud-volumes/vol-0"), read_only=True
     )

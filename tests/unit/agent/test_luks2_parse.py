@@ -37,6 +37,7 @@ def test_the_fields_of_both_copies_are_read() -> None:
     assert pair.primary.metadata == pair.secondary.metadata == forged.metadata()
     assert pair.primary.raw + pair.secondary.raw == area
     assert pair.primary.image_bytes == 32768 + 1048576
+    assert (pair.primary, pair.secondary) == (parse_copy(area, 0), parse_copy(area, 16384))
 
 
 @pytest.mark.parametrize("size", SECONDARY_OFFSETS)
