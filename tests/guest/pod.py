@@ -71,10 +71,21 @@ class Pod:
         self.blank_check_seconds: float | None = None
         self._attached: set[str] = set()
 
-    def attach(self, source: Path, disk_id: str) -> None:
-        """Attach an image, or a server's socket, under the serial that belongs to the disk id."""
+    def attach(self, source: Path, disk_id: str) -> str:
+        """Attach an image, or a server's socket, under the serial that belongs to the disk id.
+
+        Returns its device in the guest, which has seen it.
+        """
         self.vm.attach(source, serial_of(disk_id))
         self._attached.add(disk_id)
+        device: str = self.vm.call("tests.guest.inside.agent:disk_path", disk_id=disk_id)
+        return device
+
+    def resize(self, disk_id: str, size: int) -> None:
+        """Grow a disk to ``size`` bytes, and wait until the guest has seen it."""
+        device = self.vm.call("tests.guest.inside.agent:disk_path", disk_id=disk_id)
+        self.vm.resize_disk(serial_of(disk_id), size)
+        assert self.vm.call("tests.lab.guest_tools:wait_for_size", device=device, size=size)
 
     def detach(self, disk_id: str) -> None:
         """Detach it again."""

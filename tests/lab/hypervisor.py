@@ -139,7 +139,7 @@ class Hypervisor:
         """By which others connect to this libvirtd."""
         return f"qemu+unix:///system?socket={self.state}/run/libvirt/libvirt-sock"
 
-    def _connect(self, *, timeout: float = 30.0) -> libvirt.virConnect:
+    def _connect(self, *, timeout: float = 120.0) -> libvirt.virConnect:
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -193,7 +193,8 @@ class Hypervisor:
 
     def _forget(self, vm: PodVm) -> None:
         self._vms.remove(vm)
-        shutil.rmtree(self.state / vm.name)
+        # libvirt may still be clearing up there, too; the rest goes with all of the state.
+        shutil.rmtree(self.state / vm.name, ignore_errors=True)
 
     def close(self) -> None:
         """Pull the plug of every guest, end libvirtd and remove what it left."""
@@ -204,5 +205,5 @@ class Hypervisor:
         if hasattr(self, "_supervisor"):
             assert self._supervisor.stdin is not None
             self._supervisor.stdin.close()
-            self._supervisor.wait(timeout=30)
+            self._supervisor.wait(timeout=120)
         shutil.rmtree(self.state)

@@ -210,7 +210,7 @@ class PodVm:
         self._targets[handle] = target
         self._disks[handle] = xml
 
-    def detach(self, handle: str, *, timeout: float = 30.0) -> None:
+    def detach(self, handle: str, *, timeout: float = 120.0) -> None:
         """Detach a disk and wait until the guest let go of it.
 
         Raises:
@@ -240,8 +240,8 @@ class PodVm:
         try:
             self._domain.destroy()
         except libvirt.libvirtError as error:
-            # It may have ended by itself.
-            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            # It may have ended by itself; while libvirt clears up after it, it is known, but does not run.
+            if error.get_error_code() not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
                 raise
         # Wakes the reader, and with it every caller that waits.
         self._socket.shutdown(socket.SHUT_RDWR)
