@@ -92,7 +92,7 @@ class Pod:
         self.vm.detach(serial_of(disk_id))
         self._attached.remove(disk_id)
 
-    def agent(self, *argv: str, stdin: str = "", timeout: float = 120.0) -> Outcome:
+    def agent(self, *argv: str, stdin: str = "", timeout: float = 240.0) -> Outcome:
         """Run the agent's command line."""
         hasty = {} if self.blank_check_seconds is None else {"blank_check_seconds": self.blank_check_seconds}
         return Outcome(
@@ -101,7 +101,7 @@ class Pod:
             )
         )
 
-    def mount(self, annotation: Annotation, *options: str, timeout: float = 120.0) -> Outcome:
+    def mount(self, annotation: Annotation, *options: str, timeout: float = 240.0) -> Outcome:
         """``confidential-csi-agent mount`` with the annotation on standard input."""
         return self.agent(
             *options, "mount", "--annotation", "-", stdin=json.dumps(annotation), timeout=timeout

@@ -55,7 +55,7 @@ def call(pod: Pod, socket: str, service: str, method: str, payload: bytes) -> An
 
 
 def _call_of(service: str, method: str, payload: bytes) -> dict[str, Any]:
-    return {"service": service, "method": method, "payload": payload.hex(), "timeout": 110.0}
+    return {"service": service, "method": method, "payload": payload.hex(), "timeout": 250.0}
 
 
 def _answer(got: dict[str, Any]) -> Answer:

@@ -114,7 +114,7 @@ def test_an_agent_killed_in_the_middle_of_a_rotation_leaves_it_to_the_next_one(
         content=PLAINTEXT.decode() * 1000,
         # The record in the first slot, which makes the new header the one in force; and that header in place.
         steps=[f"write at {4 * MIB - 8192}", "write at 0"],
-        timeout=120,
+        timeout=400,
     )
     with ready_copy.open("rb") as file:
         area = file.read(4 * MIB)

@@ -59,7 +59,7 @@ def test_denial_of_service_by_a_disk_that_does_not_answer(
     answers = threading.Event()
 
     def on_read(_offset: int, _length: int, data: bytes) -> bytes:
-        answers.wait(200)
+        answers.wait(400)
         return data
 
     with LyingDisk(copied(ready_copy, "stalled"), tmp_path / "nbd") as disk, ThreadPoolExecutor() as pool:

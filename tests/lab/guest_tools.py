@@ -23,7 +23,7 @@ def disks() -> dict[str, str]:
     return found
 
 
-def find_disk(serial: str, timeout_seconds: float = 50.0) -> str:
+def find_disk(serial: str, timeout_seconds: float = 120.0) -> str:
     """Wait until a disk is there and can be opened; its device.
 
     Raises:
@@ -41,7 +41,7 @@ def find_disk(serial: str, timeout_seconds: float = 50.0) -> str:
     raise TimeoutError(f"no disk with serial {serial} within {timeout_seconds} s; there are {disks()}")
 
 
-def wait_for_size(device: str, size: int, timeout_seconds: float = 50.0) -> bool:
+def wait_for_size(device: str, size: int, timeout_seconds: float = 120.0) -> bool:
     """Whether a device reaches a size in bytes in time."""
     file = Path("/sys/class/block", Path(device).name, "size")
     deadline = time.monotonic() + timeout_seconds

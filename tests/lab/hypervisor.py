@@ -158,7 +158,7 @@ class Hypervisor:
         ElementTree.SubElement(ElementTree.SubElement(pool, "target"), "path").text = str(directory)
         self._connection.storagePoolDefineXML(ElementTree.tostring(pool, encoding="unicode")).create()
 
-    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 120.0) -> PodVm:
+    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 240.0) -> PodVm:
         """Boot a guest and wait until it runs commands.
 
         Args:

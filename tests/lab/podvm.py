@@ -18,8 +18,11 @@ import libvirt
 from tests.lab.domain import CONTROL_PORT, MAX_DISKS, channel_socket, console_log, disk_xml
 from tests.lab.frames import Frame, pack, read_frame, unpack, write_frame
 
+#: That a command in a guest may take. A machine that is slow and busy can need many times what is usual.
+COMMAND_SECONDS = 150.0
+
 #: Seconds that an answer may be late beyond the time granted in the guest: the host may be overloaded.
-_GRACE = 30.0
+_GRACE = 60.0
 
 _POLL_INTERVAL = 0.02
 
@@ -92,7 +95,7 @@ class PodVm:
         argv: Sequence[str],
         *,
         stdin: bytes = b"",
-        timeout: float = 60.0,
+        timeout: float = COMMAND_SECONDS,
         environment: Mapping[str, str] | None = None,
     ) -> Completed:
         """Run a program in the guest as root, in the checkout, and wait for its end.
@@ -116,7 +119,7 @@ class PodVm:
         argv: Sequence[str],
         *,
         stdin: bytes = b"",
-        timeout: float = 60.0,
+        timeout: float = COMMAND_SECONDS,
         environment: Mapping[str, str] | None = None,
     ) -> bytes:
         """:meth:`run` that gives back the standard output; :class:`GuestFailed` unless it exits with 0."""
@@ -126,7 +129,7 @@ class PodVm:
             raise GuestFailed(f"{' '.join(argv)} exited with {done.returncode} in {self.name}:\n{output}")
         return done.stdout
 
-    def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
+    def call(self, function: str, *, timeout: float = COMMAND_SECONDS, **arguments: Any) -> Any:
         """Call a Python function in the guest, in a forked child of the resident server.
 
         Args:

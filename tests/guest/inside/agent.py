@@ -87,7 +87,7 @@ def stop(pid: int) -> None:
 def disk_path(disk_id: str) -> str:
     """The device of a disk, found as the agent finds it."""
     volume = CloudVolume(0, "/data", "ext4", None, disk_id, None, "luks2", "a/b/c")
-    return str(DeviceFinder(SystemClock(), 50.0).find(volume).path)
+    return str(DeviceFinder(SystemClock(), 120.0).find(volume).path)
 
 
 def wait_for_disks(serial: str, count: int) -> None:

@@ -79,7 +79,7 @@ def calls(method: str) -> list[str]:
 
 
 def call(
-    *, socket_path: str, service: str, method: str, payload: str, timeout: float = 100.0
+    *, socket_path: str, service: str, method: str, payload: str, timeout: float = 240.0
 ) -> dict[str, Any]:
     """Call a server by ttrpc; the payload is hexadecimal both ways."""
     with Client(socket_path) as client:
@@ -91,7 +91,7 @@ def call(
 
 
 def call_over_tls(
-    *, port: int, folder: str, service: str, method: str, payload: str, timeout: float = 100.0
+    *, port: int, folder: str, service: str, method: str, payload: str, timeout: float = 240.0
 ) -> dict[str, Any]:
     """As :func:`call`, over TLS with the certificates in a folder."""
     context = ssl.create_default_context(cafile=f"{folder}/authority.pem")
