@@ -94,26 +94,31 @@ def test_a_header_swapped_for_the_clear_one_would_show(host: Host, ready_copy: P
     assert WRITTEN in ready_copy.read_bytes()
 
 
-def zeros_for(disk: LyingDisk, looks: int) -> None:
-    """The disk reads zero until so many looks, each from its start on, are over, and then as it is."""
-    starts = 0
+def zeros_for(disk: LyingDisk, looks: int) -> list[int]:
+    """The disk reads zero until so many looks, each from its start on, are over, and then as it is.
+
+    Returns a list that grows by one with each look.
+    """
+    begun: list[int] = []
 
     def on_read(offset: int, length: int, data: bytes) -> bytes:
-        nonlocal starts
-        starts += offset == 0
-        return bytes(length) if starts <= looks else data
+        if offset == 0:
+            begun.append(len(begun) + 1)
+        return bytes(length) if len(begun) <= looks else data
 
     disk.on_read = on_read
+    return begun
 
 
 def test_zeros_for_seconds_and_then_the_data(host: Host, ready_copy: Path, serve: Serve) -> None:
     """Default policy, mode B. Field case I3: zeros for one or two of the three looks. The real 6 seconds."""
     disks = [serve(ready_copy), serve(copied(ready_copy, "copy"), "other")]
-    for disk, looks in zip(disks, (1, 2), strict=True):
-        zeros_for(disk, 1 + looks)  # the first is the one for a header
+    # The first look of each is the one for a header.
+    begun = [zeros_for(disk, looks) for disk, looks in zip(disks, (1 + 1, 1 + 2), strict=True)]
     volumes = {"vol-0": volume("disk"), "vol-1": volume("other", mount_point="/other", lun="1")}
     error = host.refused("not-blank", volumes, mounts=[DATA, OTHER])
     assert error.count("[not-blank]") == 2
+    assert begun == [[1, 2, 3], [1, 2, 3, 4]], "the next look saw it"
     assert [disk.log for disk in disks] == [[], []], "not a byte was written"
     host.starts("container", volumes, mounts=[DATA, OTHER])
     for place in ("data", "other"):
