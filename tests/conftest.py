@@ -19,6 +19,9 @@ from tests.lab.hypervisor import Hypervisor
 from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
 
+#: That a test with a guest may take, its fixtures included: emulation without KVM feels a busy machine most.
+GUEST_SECONDS = 900
+
 _names = itertools.count()
 
 # A busy machine is not a slow program: a property that is about time measures it itself.
@@ -32,6 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {here / "guest", here / "hostile"} & set(item.path.parents):
             item.add_marker(pytest.mark.guest)
+            item.add_marker(pytest.mark.timeout(GUEST_SECONDS))
     items.sort(key=lambda item: item.get_closest_marker("guest") is None)
 
 

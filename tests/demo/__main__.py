@@ -46,7 +46,7 @@ _CALLS = {
     "Node/NodePublishVolume": 4,
     "Node/NodeUnpublishVolume": 4,
 }
-_SCRAPE_SECONDS = 20.0
+_SCRAPE_SECONDS = 60.0
 #: contracts of Kata and cloud-api-adaptor: all that mountInfo.json may hold.
 _MOUNT_INFO_KEYS = {"volume-type", "device", "fstype", "metadata", "options"}
 _METADATA_KEYS = {"cloud-volume-path", "cloud-volume-id", "cloud-provider", "encrypt-type", "kbs-key-id"}

@@ -7,6 +7,7 @@ driver's insides.
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ import yaml
 
 from proto import csi_pb2, csi_pb2_grpc
 
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 120
+_PAUSE_SECONDS = 0.5
 _UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9}
 
 Manifest = Mapping[str, Any]
@@ -155,17 +157,24 @@ class Kubelet:
         return target
 
     def expand(self, volume: PersistentVolume, target: str, size_bytes: int) -> int:
-        """What kubelet calls for a volume that was grown; the capacity the node reports, in bytes."""
-        response = self._node.NodeExpandVolume(
-            csi_pb2.NodeExpandVolumeRequest(
-                volume_id=volume.volume_handle,
-                volume_path=target,
-                capacity_range=csi_pb2.CapacityRange(required_bytes=size_bytes),
-                volume_capability=_capability(volume.fs_type),
-            ),
-            timeout=_TIMEOUT_SECONDS,
+        """What kubelet calls for a volume that was grown; the capacity the node reports, in bytes.
+
+        Again and again, as kubelet does, where the guest does not see its disk's new size yet.
+        """
+        request = csi_pb2.NodeExpandVolumeRequest(
+            volume_id=volume.volume_handle,
+            volume_path=target,
+            capacity_range=csi_pb2.CapacityRange(required_bytes=size_bytes),
+            volume_capability=_capability(volume.fs_type),
         )
-        return response.capacity_bytes
+        give_up = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            try:
+                return self._node.NodeExpandVolume(request, timeout=_TIMEOUT_SECONDS).capacity_bytes
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > give_up:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     def stats(self, volume: PersistentVolume, target: str) -> csi_pb2.NodeGetVolumeStatsResponse:
         """What kubelet asks now and then for its metrics."""

@@ -71,17 +71,28 @@ class Pod:
         self.blank_check_seconds: float | None = None
         self._attached: set[str] = set()
 
-    def attach(self, source: Path, disk_id: str) -> None:
-        """Attach an image, or a server's socket, under the serial that belongs to the disk id."""
+    def attach(self, source: Path, disk_id: str) -> str:
+        """Attach an image, or a server's socket, under the serial that belongs to the disk id.
+
+        Returns its device in the guest, which has seen it.
+        """
         self.vm.attach(source, serial_of(disk_id))
         self._attached.add(disk_id)
+        device: str = self.vm.call("tests.guest.inside.agent:disk_path", disk_id=disk_id)
+        return device
+
+    def resize(self, disk_id: str, size: int) -> None:
+        """Grow a disk to ``size`` bytes, and wait until the guest has seen it."""
+        device = self.vm.call("tests.guest.inside.agent:disk_path", disk_id=disk_id)
+        self.vm.resize_disk(serial_of(disk_id), size)
+        assert self.vm.call("tests.lab.guest_tools:wait_for_size", device=device, size=size)
 
     def detach(self, disk_id: str) -> None:
         """Detach it again."""
         self.vm.detach(serial_of(disk_id))
         self._attached.remove(disk_id)
 
-    def agent(self, *argv: str, stdin: str = "", timeout: float = 120.0) -> Outcome:
+    def agent(self, *argv: str, stdin: str = "", timeout: float = 240.0) -> Outcome:
         """Run the agent's command line."""
         hasty = {} if self.blank_check_seconds is None else {"blank_check_seconds": self.blank_check_seconds}
         return Outcome(
@@ -90,7 +101,7 @@ class Pod:
             )
         )
 
-    def mount(self, annotation: Annotation, *options: str, timeout: float = 120.0) -> Outcome:
+    def mount(self, annotation: Annotation, *options: str, timeout: float = 240.0) -> Outcome:
         """``confidential-csi-agent mount`` with the annotation on standard input."""
         return self.agent(
             *options, "mount", "--annotation", "-", stdin=json.dumps(annotation), timeout=timeout

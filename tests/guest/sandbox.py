@@ -55,7 +55,7 @@ def call(pod: Pod, socket: str, service: str, method: str, payload: bytes) -> An
 
 
 def _call_of(service: str, method: str, payload: bytes) -> dict[str, Any]:
-    return {"service": service, "method": method, "payload": payload.hex(), "timeout": 110.0}
+    return {"service": service, "method": method, "payload": payload.hex(), "timeout": 250.0}
 
 
 def _answer(got: dict[str, Any]) -> Answer:
@@ -190,7 +190,9 @@ def kata_agent(pod: Pod) -> Iterator[None]:
     try:
         yield
     finally:
-        pod.sh(f"kill {kata}; rm -f /run/confidential-csi-agent/containers.json")
+        # The next one takes its socket: it must have ended.
+        pod.vm.call("tests.guest.inside.agent:stop", pid=kata)
+        pod.sh("rm -f /run/confidential-csi-agent/containers.json")
 
 
 @contextmanager

@@ -21,8 +21,8 @@ CLAIM = "/var/lib/kubelet/pods/8c1f/volumes/kubernetes.io~csi/pvc-a/mount"
 
 # Only /run is shared with the namespace in which systemd is process 1: there the stand-in for kata-agent,
 # outside of it, must see what the service mounts. The targets are empty: nothing else is started.
-_START = f"""
-cp {{agent}} /usr/local/bin/confidential-csi-agent
+_START = """
+cp {agent} /usr/local/bin/confidential-csi-agent
 mkdir -p /run/units /run/kata-containers
 cp -a deploy/podvm/tree/common/etc/systemd/system/. deploy/podvm/tree/mode-b/etc/systemd/system/. /run/units
 for target in sysinit basic shutdown paths multi-user; do echo '[Unit]' >/run/units/$target.target; done
@@ -34,9 +34,6 @@ exec env -i SYSTEMD_UNIT_PATH=/run/units PATH=/usr/sbin:/usr/bin /usr/lib/system
 end
 setsid unshare --fork --kill-child --pid --mount --propagation unchanged sh /run/start-systemd \
   </dev/null >/run/systemd.log 2>&1 & echo $! >/run/systemd.pid
-for i in $(seq 600); do [ -S {LISTEN} ] && exit 0; sleep 0.05; done
-cat /run/systemd.log >&2
-exit 1
 """
 _STOP = f"""
 kill -9 $(cat /run/systemd.pid)
@@ -53,10 +50,12 @@ def systemd(pod: Pod) -> Iterator[None]:
     kata = pod.vm.call("tests.guest.inside.kata:start", socket_path=KATA_AGENT)
     try:
         pod.sh(_START.format(agent=agent_file()))
+        wait = {"socket_path": LISTEN, "log": "/run/systemd.log", "seconds": 120.0}
+        pod.vm.call("tests.guest.inside.agent:wait_until_it_listens", **wait, timeout=150)
         yield
     finally:
         pod.sh(_STOP)
-        pod.sh(f"kill {kata}")
+        pod.vm.call("tests.guest.inside.agent:stop", pid=kata)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_confined_by_its_unit_it_mounts_grows_and_unmounts(machine: Pod, ready_c
     blocks, size = (int(number) for number in machine.sh(f"stat -f -c '%b %S' {data}").split())
     assert blocks * size > 70 * MIB, "it was grown while mounted, which needs a capability"
 
-    process = "/proc/$(pgrep -f 'confidential-csi-agent proxy')"
+    process = "/proc/$(pgrep -of 'confidential-csi-agent proxy')"  # the shell's words hold these, too
     confinement = machine.sh(f"cd {process}; cat status; grep core limits; tr '\\0' ' ' <cmdline").decode()
     for line in ("NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000009204019"):
         assert f"{line}\n" in confinement

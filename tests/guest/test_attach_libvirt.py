@@ -25,7 +25,7 @@ from tests.tools.driver_process import attaching
 MIB = 1024**2
 SANDBOX = "a77ac4ed" + "0" * 56
 TARGET = "/var/lib/kubelet/pods/2c8b/volumes/kubernetes.io~csi/{}/mount"
-_SECONDS = 60.0
+_SECONDS = 120.0
 
 
 @pytest.fixture

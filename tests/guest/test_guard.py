@@ -33,7 +33,7 @@ def test_a_new_disk_keeps_its_data_although_the_forwarder_says_empty(
     assert secure_mount(guarded, "new", source_type="empty").code == 0, "a second container asks again"
     assert guarded.read_file() == PLAINTEXT * 1000
     close_as_the_forwarder_does(guarded)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while guarded.leftovers():
         assert time.monotonic() < deadline, guarded.leftovers()
         time.sleep(0.5)

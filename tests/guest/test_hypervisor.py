@@ -54,7 +54,7 @@ def test_a_killed_run_leaves_no_process_and_disturbs_no_other(hypervisor: Hyperv
     finally:
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while processes_of(state) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_of(state) == []
@@ -73,5 +73,5 @@ def test_nothing_is_left_after_an_ordinary_end() -> None:
 
 
 def test_a_machine_that_is_set_up_is_left_alone() -> None:
-    done = subprocess.run([CHECKOUT / "tests/lab/setup.sh"], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([CHECKOUT / "tests/lab/setup.sh"], capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -27,7 +27,7 @@ def test_an_initialization_killed_at_any_step_is_carried_on(pod: Pod) -> None:
                 index=index,
                 key_id=KEY_ID,
                 steps=list(range(index, len(steps), 2)),
-                timeout=280,
+                timeout=800,
             )
             for index in (0, 1)
         ]
@@ -44,7 +44,7 @@ def test_a_volume_survives_kills_at_any_step_of_mounting_and_unmounting(pod: Pod
                 index=index,
                 key_id=KEY_ID,
                 unmounting=bool(index),
-                timeout=280,
+                timeout=800,
             )
             for index in (0, 1)
         ]

@@ -9,7 +9,6 @@ import pytest
 
 from tests.guest.pod import KEY_ID, MIB, PLAINTEXT, Pod, volume
 from tests.guest.sandbox import BUNDLES, Sandbox, by_disk, sandbox
-from tests.lab.caa import serial_of
 from tests.peers.kata import OciMount
 
 DATA = f"{BUNDLES}/c1/data"
@@ -40,7 +39,7 @@ def test_a_volume_in_use_grows_and_may_not_shrink_again(box: Sandbox, pod: Pod, 
     """Field case E3."""
     before = size_of(box)
     pod.sh(f"exec 3>>{DATA}/written; while sleep 0.02; do echo x >&3; done >/dev/null 2>&1 & echo $! >/run/w")
-    pod.vm.resize_disk(serial_of("disk"), 160 * MIB)
+    pod.resize("disk", 160 * MIB)
     assert box.resize(by_disk("disk"), 160 * MIB).code == 0
     pod.sh("kill $(cat /run/w); while kill -0 $(cat /run/w) 2>/dev/null; do sleep 0.05; done")
     assert size_of(box) > before + 80 * MIB
@@ -64,7 +63,7 @@ def test_without_the_disk_or_the_key_nothing_changes_and_there_is_no_success(box
     before = state(pod)
     box.resize(by_disk("disk"), 160 * MIB).refused("disk-not-grown", code=14)
     assert state(pod) == before
-    pod.vm.resize_disk(serial_of("disk"), 160 * MIB)
+    pod.resize("disk", 160 * MIB)
     pod.kbs.denied.add(KEY_ID)
     box.resize(by_disk("disk"), 160 * MIB).refused("data-hub-failed", code=14)
     assert state(pod) == before
@@ -78,7 +77,7 @@ def test_without_the_disk_or_the_key_nothing_changes_and_there_is_no_success(box
 
 def test_growth_that_was_cut_short_is_finished_by_the_next_call(box: Sandbox, pod: Pod) -> None:
     """The proxy died after the shield had grown, or after the mapping had."""
-    pod.vm.resize_disk(serial_of("disk"), 128 * MIB)
+    pod.resize("disk", 128 * MIB)
     pod.sh(
         "set -- $(dmsetup table caa-vol-0-shield | awk '{print $4, $5}' | tr '\\n' ' ');"
         'printf "0 8192 linear $1 0\\n8192 253952 linear $3 8192\\n" | dmsetup load caa-vol-0-shield;'

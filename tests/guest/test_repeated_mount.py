@@ -110,7 +110,7 @@ def test_a_busy_volume_stays_mounted_and_open(pod: Pod, ready_copy: Path) -> Non
     """Field case I10: EBUSY is an error, and nothing is half torn down."""
     pod.attach(ready_copy, "disk")
     pod.mount_one("disk").result()
-    pod.sh(f"cd {SOURCE}; sleep 60 >/dev/null 2>&1 & echo $! >/run/busy")
+    pod.sh(f"cd {SOURCE}; sleep 600 >/dev/null 2>&1 & echo $! >/run/busy")
     busy = pod.unmount_all()
     busy.refused("mount-busy", code=4)
     assert pod.status() == [{"name": "vol-0", "mounted": True, "open": True, "shielded": True}]
@@ -203,8 +203,7 @@ def test_a_mapping_that_somebody_else_opened_is_not_closed(pod: Pod) -> None:
 @pytest.mark.parametrize("held_by", ["mount", "mapping"])
 def test_a_disk_in_use_by_something_else_is_refused(pod: Pod, make_disk: MakeDisk, held_by: str) -> None:
     image = make_disk("used", mib=32)
-    pod.attach(image, "used")
-    device = pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="used")
+    device = pod.attach(image, "used")
     if held_by == "mount":
         pod.sh(f"mkfs.ext4 -q {device}; mkdir -p /run/used; mount {device} /run/used")
     else:

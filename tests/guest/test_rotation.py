@@ -104,8 +104,7 @@ def test_a_rotated_volume_keeps_its_data_and_opens_with_the_new_key_alone(
 def test_an_agent_killed_in_the_middle_of_a_rotation_leaves_it_to_the_next_one(
     pod: Pod, ready_copy: Path, tmp_path: Path
 ) -> None:
-    pod.attach(ready_copy, "ready")
-    disk: str = pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="ready")
+    disk = pod.attach(ready_copy, "ready")
     upload_new_key(pod)
     pod.vm.call(
         "tests.guest.inside.kill:kill_rotations",
@@ -115,7 +114,7 @@ def test_an_agent_killed_in_the_middle_of_a_rotation_leaves_it_to_the_next_one(
         content=PLAINTEXT.decode() * 1000,
         # The record in the first slot, which makes the new header the one in force; and that header in place.
         steps=[f"write at {4 * MIB - 8192}", "write at 0"],
-        timeout=120,
+        timeout=400,
     )
     with ready_copy.open("rb") as file:
         area = file.read(4 * MIB)
@@ -130,8 +129,7 @@ def commands(heading: str) -> list[str]:
 
 
 def test_a_volume_is_recovered_with_cryptsetup_alone_as_the_page_says(pod: Pod, ready_copy: Path) -> None:
-    pod.attach(ready_copy, "ready")
-    disk: str = pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="ready")
+    disk = pod.attach(ready_copy, "ready")
     pod.sh("mkdir -m 0700 /run/recovery")
     for name, content in (("volume.key", KEY), ("annotation.json", pod.annotation("ready").encode())):
         pod.vm.check(["sh", "-ec", f"cat >/run/recovery/{name}"], stdin=content)

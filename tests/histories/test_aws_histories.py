@@ -8,7 +8,7 @@ each call. The transport is left out here, for speed; the contract suite has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,7 +18,7 @@ from unittest import mock
 from botocore import exceptions as botocore
 from hypothesis import strategies as st
 
-from providers.aws import AwsProvider, calls, pacing, tags
+from providers.aws import AwsProvider, calls, modifications, pacing, snapshots, tags, volumes
 from providers.aws.settings import Settings, Timings
 from tests.fakes.crash import Crash
 from tests.fakes.ec2 import Cloud, Rules
@@ -31,9 +31,25 @@ HISTORIES_WITH_A_FAULT = 500
 REGION = "us-east-1"
 NO_SNAPSHOT = f"{REGION}/snap-00000000"
 
-#: In calls, not seconds.
+#: In calls, not seconds; of TIMINGS, ``consistency`` and ``snapshot``.
 RULES = Rules(lag=2, creating=2, deleting=2, snapshot=2, modifying=2, optimizing=2)
-TIMINGS = Timings(consistency=0.002, first_poll=0, last_poll=0, gather=0, merge=0, snapshot=5)
+TIMINGS = Timings(consistency=20, first_poll=0, last_poll=0, gather=0, merge=0, snapshot=20)
+
+
+class CallClock:
+    """Goes on with each call to EC2. Stands for the module ``time`` where the provider waits for EC2."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def tick(self) -> None:
+        self.now += 1
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+CLOCK = CallClock()
 
 
 class Moment(Enum):
@@ -121,15 +137,11 @@ class AwsRig(Rig[Fault]):
     copies_late = True
 
     def __init__(self) -> None:
-        self._now = 0.0
-        self._cloud = Cloud(RULES, lambda: self._now)
-        self._client = Client(self._cloud, self._tick, None)
-
-    def _tick(self) -> None:
-        self._now += 1
+        self._cloud = Cloud(RULES, CLOCK.monotonic)
+        self._client = Client(self._cloud, CLOCK.tick, None)
 
     def connected(self, fault: Fault | None) -> AbstractContextManager[AwsProvider]:
-        client = self._client = Client(self._cloud, self._tick, fault)
+        client = self._client = Client(self._cloud, CLOCK.tick, fault)
         settings = Settings(REGION, zone="us-east-1a", timings=TIMINGS)
         return nullcontext(AwsProvider(settings, lambda _: client))
 
@@ -139,10 +151,10 @@ class AwsRig(Rig[Fault]):
     def pause_before(self, call: Call) -> None:
         """Longer than answers lag behind. A creation needs none."""
         if not isinstance(call, Create):
-            self._now += 10
+            CLOCK.now += 10
 
     def can_be_left(self, faults: tuple[Fault, ...]) -> bool:
-        self._now += 10
+        CLOCK.now += 10
         return super().can_be_left(faults)
 
     def placed(self, name: str) -> str:
@@ -203,14 +215,18 @@ class AwsRig(Rig[Fault]):
     def check_end(self, model: Model) -> None:
         assert len(self._cloud.existing_volumes()) == len(model.volumes)
         assert len(self._cloud.existing_snapshots()) == len(model.snapshots)
-        self._now += 10
+        CLOCK.now += 10
         assert self.listed() == model
 
 
 @contextmanager
-def without_pauses() -> Iterator[None]:
-    """Retries and paced calls follow at once."""
-    with mock.patch.object(calls, "_FIRST_PAUSE", 0.0), mock.patch.object(pacing, "_FIRST_INTERVAL", 0.0005):
+def by_the_clock_of_calls() -> Iterator[None]:
+    """Retries and paced calls follow at once; how long answers may lag behind is counted in calls."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(calls, "_FIRST_PAUSE", 0.0))
+        patches.enter_context(mock.patch.object(pacing, "_FIRST_INTERVAL", 0.0005))
+        for module in (modifications, snapshots, volumes):
+            patches.enter_context(mock.patch.object(module, "time", CLOCK))
         yield
 
 
@@ -226,5 +242,5 @@ def test_five_hundred_histories_end_as_the_model_says() -> None:
     """Field cases A1, D3, E2."""
     # A blank create makes three calls and more.
     strategy = histories(_faults(8), _faults(3), most_faults=2, most_steps=9)
-    with without_pauses():
+    with by_the_clock_of_calls():
         assert run_histories(strategy, _new_rig, 520) >= HISTORIES_WITH_A_FAULT

@@ -14,8 +14,8 @@ from tests.guest.pod import Pod
 from tests.guest.sandbox import Sandbox, front_proxy, kata_agent, middle_proxy
 from tests.hostile.host import Host
 
-#: Seconds after which a disk counts as missing, and the data hub as silent.
-PATIENCE = ("--device-timeout", "2", "--cdh-timeout", "20")
+#: Seconds after which a disk counts as missing: the guest has seen each one that a test attached.
+PATIENCE = ("--device-timeout", "2")
 
 
 @pytest.fixture(scope="package")

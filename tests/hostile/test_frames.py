@@ -24,7 +24,7 @@ def attack(host: Host, kind: str, other: dict[str, Any] | None = None) -> list[A
         socket_path=LISTEN,
         create=refused.hex(),
         other={"socket_path": LISTEN, "service": SERVICE, **other},
-        timeout=120.0,
+        timeout=260.0,
     )
     assert found["other"]["code"] == 0, found["other"]
     created = [one.container_id for one in host.box.seen()][seen:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,8 +36,7 @@ def serve(host: Host, tmp_path: Path) -> Iterator[Serve]:
 
         def one(image: Path, disk_id: str = "disk") -> LyingDisk:
             disk = stack.enter_context(LyingDisk(image, tmp_path / disk_id))
-            host.pod.attach(disk.path, disk_id)
-            device = host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id=disk_id)
+            device = host.pod.attach(disk.path, disk_id)
             host.pod.sh(f"blockdev --rereadpt {device}")
             return disk
 
@@ -88,8 +86,7 @@ def test_header_good_on_the_first_read_and_forged_on_the_second(
 def test_a_header_swapped_for_the_clear_one_would_show(host: Host, ready_copy: Path) -> None:
     """No agent: opened from the disk itself, plaintext is written. So the test above can fail."""
     overwrite(ready_copy, 0, forge(header_area(ready_copy)[:IMAGE_BYTES], null_segment))
-    host.pod.attach(ready_copy, "disk")
-    device = host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="disk")
+    device = host.pod.attach(ready_copy, "disk")
     host.pod.vm.check(["cryptsetup", "luksOpen", "-d", "-", device, "clear"], stdin=KEY)
     host.pod.sh("mkfs.ext4 -q -F /dev/mapper/clear; mkdir -p /run/clear; mount /dev/mapper/clear /run/clear")
     host.pod.vm.check(["sh", "-c", "cat >/run/clear/file; sync"], stdin=WRITTEN * 10000)
@@ -97,26 +94,31 @@ def test_a_header_swapped_for_the_clear_one_would_show(host: Host, ready_copy: P
     assert WRITTEN in ready_copy.read_bytes()
 
 
-def zeros_for(disk: LyingDisk, seconds: float) -> None:
-    """From its first read on, the disk reads zero for so long, and then as it is."""
-    until: list[float] = []
+def zeros_for(disk: LyingDisk, looks: int) -> list[int]:
+    """The disk reads zero until so many looks, each from its start on, are over, and then as it is.
 
-    def on_read(_offset: int, length: int, data: bytes) -> bytes:
-        if not until:
-            until.append(time.monotonic() + seconds)
-        return data if time.monotonic() > until[0] else bytes(length)
+    Returns a list that grows by one with each look.
+    """
+    begun: list[int] = []
+
+    def on_read(offset: int, length: int, data: bytes) -> bytes:
+        if offset == 0:
+            begun.append(len(begun) + 1)
+        return bytes(length) if len(begun) <= looks else data
 
     disk.on_read = on_read
+    return begun
 
 
 def test_zeros_for_seconds_and_then_the_data(host: Host, ready_copy: Path, serve: Serve) -> None:
     """Default policy, mode B. Field case I3: zeros for one or two of the three looks. The real 6 seconds."""
     disks = [serve(ready_copy), serve(copied(ready_copy, "copy"), "other")]
-    for disk, seconds in zip(disks, (2.0, 5.0), strict=True):
-        zeros_for(disk, seconds)
+    # The first look of each is the one for a header.
+    begun = [zeros_for(disk, looks) for disk, looks in zip(disks, (1 + 1, 1 + 2), strict=True)]
     volumes = {"vol-0": volume("disk"), "vol-1": volume("other", mount_point="/other", lun="1")}
     error = host.refused("not-blank", volumes, mounts=[DATA, OTHER])
     assert error.count("[not-blank]") == 2
+    assert begun == [[1, 2, 3], [1, 2, 3, 4]], "the next look saw it"
     assert [disk.log for disk in disks] == [[], []], "not a byte was written"
     host.starts("container", volumes, mounts=[DATA, OTHER])
     for place in ("data", "other"):

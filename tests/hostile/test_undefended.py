@@ -59,12 +59,11 @@ def test_denial_of_service_by_a_disk_that_does_not_answer(
     answers = threading.Event()
 
     def on_read(_offset: int, _length: int, data: bytes) -> bytes:
-        answers.wait(60)
+        answers.wait(400)
         return data
 
     with LyingDisk(copied(ready_copy, "stalled"), tmp_path / "nbd") as disk, ThreadPoolExecutor() as pool:
         host.pod.attach(disk.path, "stalled")
-        host.pod.vm.call("tests.guest.inside.agent:disk_path", disk_id="stalled")
         disk.on_read = on_read
         volumes = {"vol-1": volume("stalled", mount_point="/other", lun="1")}
         stalled = pool.submit(host.box.create, "stalled", [OTHER], volumes)

@@ -14,6 +14,7 @@ import signal
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -131,16 +132,13 @@ def start() -> None:
 
 def stop() -> None:
     """End the process and wait for its end."""
-    try:
-        process = os.pidfd_open(int((_STATE / "pid").read_text()))
-    except ProcessLookupError:
-        Path(SOCKET).unlink(missing_ok=True)
-        return
-    signal.pidfd_send_signal(process, signal.SIGTERM)
-    if not select.select([process], [], [], 10)[0]:
-        raise TimeoutError("the stand-in for the Attestation Agent did not end")
-    os.close(process)
     Path(SOCKET).unlink(missing_ok=True)
+    with suppress(ProcessLookupError):  # it has died, and may be buried at any moment
+        process = os.pidfd_open(int((_STATE / "pid").read_text()))
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], 50)[0]:
+            raise TimeoutError("the stand-in for the Attestation Agent did not end")
+        os.close(process)
 
 
 def set_fault(*, fault: Fault) -> None:

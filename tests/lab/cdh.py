@@ -26,8 +26,9 @@ from tests.lab.guest_server import port_device
 
 SOCKET: Final = "/run/confidential-containers/cdh.sock"
 
-Fault = Literal["none", "refuse", "hang", "late", "die-after"]
+Fault = Literal["none", "refuse", "hang", "late", "held", "die-after"]
 """``refuse``: as when KBS does. ``hang``: never answers. ``late``: works, but only after ``seconds``.
+``held``: works, but only once the fault is set anew.
 ``die-after``: does the work, then dies before it answers."""
 
 _INTERNAL: Final = 13
@@ -54,8 +55,12 @@ class _KeyBroker:
         with self._lock:
             poll = select.poll()
             poll.register(self._port, select.POLLOUT)
-            if poll.poll(1000) != [(self._port.fileno(), select.POLLOUT)]:
-                raise StorageError("the key broker is unreachable")
+            give_up = time.monotonic() + _KBS_TIMEOUT
+            # It hangs up until the guest has noticed that the host has connected.
+            while poll.poll(1000) != [(self._port.fileno(), select.POLLOUT)]:
+                if time.monotonic() > give_up:
+                    raise StorageError("the key broker is unreachable")
+                time.sleep(0.01)
             number = next(self._ids)
             write_frame(self._port, {"id": number, "path": path})
             while True:
@@ -130,15 +135,21 @@ def _failure(message: str, detail: object) -> TtrpcError:
 
 
 def _before(method: str, failure: str) -> Fault:
-    fault, seconds = json.loads(_FAULTS.read_text()).get(method, ("none", 0))
+    fault, seconds = _fault(method)
     if fault == "refuse":
         raise _failure(failure, "a fault was asked for")
     if fault == "hang":
         threading.Event().wait()
     if fault == "late":
         time.sleep(seconds)
-    checked: Fault = fault
-    return checked
+    while fault == "held" and _fault(method)[0] == "held":
+        time.sleep(0.01)
+    return fault
+
+
+def _fault(method: str) -> tuple[Fault, float]:
+    fault, seconds = json.loads(_FAULTS.read_text()).get(method, ("none", 0.0))
+    return fault, seconds
 
 
 def _after(fault: Fault) -> None:
@@ -193,15 +204,18 @@ def stop(*, number: int = signal.SIGTERM) -> None:
     """End the process by a signal and wait for its end; killed, it leaves its socket behind."""
     process = os.pidfd_open(int(_PID.read_text()))
     signal.pidfd_send_signal(process, number)
-    if not select.select([process], [], [], 10)[0]:
+    if not select.select([process], [], [], 50)[0]:
         raise TimeoutError("the CDH stand-in did not end")
     os.close(process)
 
 
 def set_fault(*, method: str, fault: Fault, seconds: float = 0.0) -> None:
     """From the next call of ``method`` (``GetResource``, ``SecureMount``) on, until set anew."""
-    faults = json.loads(_FAULTS.read_text()) | {method: (fault, seconds)}
-    temporary = _FAULTS.with_suffix(".new")
+    _set_faults(json.loads(_FAULTS.read_text()) | {method: (fault, seconds)})
+
+
+def _set_faults(faults: dict[str, Any]) -> None:
+    temporary = _FAULTS.with_suffix(".new")  # it is read meanwhile
     temporary.write_text(json.dumps(faults))
     temporary.rename(_FAULTS)
 
@@ -209,7 +223,7 @@ def set_fault(*, method: str, fault: Fault, seconds: float = 0.0) -> None:
 def mend() -> None:
     """No faults from now on."""
     if _FAULTS.exists():
-        _FAULTS.write_text("{}")
+        _set_faults({})
 
 
 def calls() -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ def _module_files() -> list[Path]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     ).stdout
     lines = [line.split() for line in shown.splitlines()]
     return list(dict.fromkeys(Path(words[1]) for words in lines if words[0] == "insmod"))

@@ -23,8 +23,8 @@ def disks() -> dict[str, str]:
     return found
 
 
-def find_disk(serial: str, timeout_seconds: float = 10.0) -> str:
-    """Wait until a disk is there; its device.
+def find_disk(serial: str, timeout_seconds: float = 120.0) -> str:
+    """Wait until a disk is there and can be opened; its device.
 
     Raises:
         TimeoutError: it did not come.
@@ -32,13 +32,16 @@ def find_disk(serial: str, timeout_seconds: float = 10.0) -> str:
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
         device = disks().get(serial)
-        if device is not None:
-            return device
+        # The kernel shows the serial before it lets anybody open the disk.
+        with suppress(OSError):
+            if device is not None:
+                Path(device).open("rb", buffering=0).close()
+                return device
         time.sleep(_POLL_INTERVAL)
     raise TimeoutError(f"no disk with serial {serial} within {timeout_seconds} s; there are {disks()}")
 
 
-def wait_for_size(device: str, size: int, timeout_seconds: float = 10.0) -> bool:
+def wait_for_size(device: str, size: int, timeout_seconds: float = 120.0) -> bool:
     """Whether a device reaches a size in bytes in time."""
     file = Path("/sys/class/block", Path(device).name, "size")
     deadline = time.monotonic() + timeout_seconds

@@ -139,7 +139,7 @@ class Hypervisor:
         """By which others connect to this libvirtd."""
         return f"qemu+unix:///system?socket={self.state}/run/libvirt/libvirt-sock"
 
-    def _connect(self, *, timeout: float = 30.0) -> libvirt.virConnect:
+    def _connect(self, *, timeout: float = 120.0) -> libvirt.virConnect:
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -158,7 +158,7 @@ class Hypervisor:
         ElementTree.SubElement(ElementTree.SubElement(pool, "target"), "path").text = str(directory)
         self._connection.storagePoolDefineXML(ElementTree.tostring(pool, encoding="unicode")).create()
 
-    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 120.0) -> PodVm:
+    def boot(self, name: str, *, memory_mib: int = 768, vcpus: int = 1, timeout: float = 240.0) -> PodVm:
         """Boot a guest and wait until it runs commands.
 
         Args:
@@ -193,7 +193,8 @@ class Hypervisor:
 
     def _forget(self, vm: PodVm) -> None:
         self._vms.remove(vm)
-        shutil.rmtree(self.state / vm.name)
+        # libvirt may still be clearing up there, too; the rest goes with all of the state.
+        shutil.rmtree(self.state / vm.name, ignore_errors=True)
 
     def close(self) -> None:
         """Pull the plug of every guest, end libvirtd and remove what it left."""
@@ -204,5 +205,5 @@ class Hypervisor:
         if hasattr(self, "_supervisor"):
             assert self._supervisor.stdin is not None
             self._supervisor.stdin.close()
-            self._supervisor.wait(timeout=30)
+            self._supervisor.wait(timeout=120)
         shutil.rmtree(self.state)

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,11 @@ def run(argv: list[str], stdin: str = "", blank_check_seconds: float = DURATION_
 def start(argv: list[str], socket_path: str = "", port: int = 0) -> int:
     """Start a command of the agent that serves, on a Unix socket or a local port; the process id."""
     log = Path(f"/run/sandbox/{port or Path(socket_path).name}.log")
+    return start_server(lambda: main(argv), log, socket_path, port)
+
+
+def start_server(serve: Callable[[], int], log: Path, socket_path: str = "", port: int = 0) -> int:
+    """Run ``serve``, which gives an exit code, in a process of its own, and wait until it listens; its id."""
     log.parent.mkdir(exist_ok=True)
     if socket_path:
         Path(socket_path).unlink(missing_ok=True)
@@ -46,16 +51,24 @@ def start(argv: list[str], socket_path: str = "", port: int = 0) -> int:
             own_log = os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
             os.dup2(own_log, 1)
             os.dup2(own_log, 2)
-            status = main(argv)
+            status = serve()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
     while not _listens(socket_path, port):
         if os.waitpid(pid, os.WNOHANG) != (0, 0):
-            raise RuntimeError(f"{argv} ended:\n{log.read_text()}")
+            raise RuntimeError(f"the server on {socket_path or port} ended:\n{log.read_text()}")
         time.sleep(0.01)
     return pid
+
+
+def wait_until_it_listens(socket_path: str, log: str, seconds: float) -> None:
+    """Until somebody else's server does; its log is shown if that takes longer."""
+    give_up = time.monotonic() + seconds
+    while not _listens(socket_path, 0):
+        assert time.monotonic() < give_up, Path(log).read_text()
+        time.sleep(0.05)
 
 
 def _listens(socket_path: str, port: int) -> bool:
@@ -74,7 +87,7 @@ def stop(pid: int) -> None:
 def disk_path(disk_id: str) -> str:
     """The device of a disk, found as the agent finds it."""
     volume = CloudVolume(0, "/data", "ext4", None, disk_id, None, "luks2", "a/b/c")
-    return str(DeviceFinder(SystemClock(), 20.0).find(volume).path)
+    return str(DeviceFinder(SystemClock(), 120.0).find(volume).path)
 
 
 def wait_for_disks(serial: str, count: int) -> None:

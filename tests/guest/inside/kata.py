@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.ttrpc import Client, Handler, Server, TtrpcError
 from proto import agent_pb2
-from tests.guest.inside.agent import leftovers
+from tests.guest.inside.agent import leftovers, start_server
 from tests.lab import cdh
 from tests.peers.ttrpc_raw import read_frame, request
 
@@ -51,7 +49,7 @@ def _logged(method: str, handler: Handler, payload: bytes) -> bytes:
     return handler(payload)
 
 
-def _serve(socket_path: str) -> None:
+def _serve(socket_path: str) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     handlers: dict[str, Handler] = {
         "CreateContainer": _create,
@@ -65,24 +63,13 @@ def _serve(socket_path: str) -> None:
     server.start()
     signal.sigwait({signal.SIGTERM})
     server.stop(1.0)
+    return 0
 
 
 def start(socket_path: str) -> int:
     """Start it in a process of its own; the process id."""
     _LOG.unlink(missing_ok=True)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            quiet = os.open("/run/kata-stand-in.err", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            _serve(socket_path)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(0)
-    return pid
+    return start_server(partial(_serve, socket_path), Path("/run/kata-stand-in.err"), socket_path)
 
 
 def calls(method: str) -> list[str]:
@@ -92,7 +79,7 @@ def calls(method: str) -> list[str]:
 
 
 def call(
-    *, socket_path: str, service: str, method: str, payload: str, timeout: float = 100.0
+    *, socket_path: str, service: str, method: str, payload: str, timeout: float = 240.0
 ) -> dict[str, Any]:
     """Call a server by ttrpc; the payload is hexadecimal both ways."""
     with Client(socket_path) as client:
@@ -104,7 +91,7 @@ def call(
 
 
 def call_over_tls(
-    *, port: int, folder: str, service: str, method: str, payload: str, timeout: float = 100.0
+    *, port: int, folder: str, service: str, method: str, payload: str, timeout: float = 240.0
 ) -> dict[str, Any]:
     """As :func:`call`, over TLS with the certificates in a folder."""
     context = ssl.create_default_context(cafile=f"{folder}/authority.pem")
