@@ -6,6 +6,7 @@ They are here, and not there, so that both folders share one guest.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.lab.kbs import Kbs
 from tests.lab.podvm import PodVm
 
 _names = itertools.count()
+
+# A machine's proxy leads to package indexes; the servers of tests are on the machine itself.
+os.environ["no_proxy"] = f"127.0.0.1,localhost,{os.environ.get('no_proxy') or os.environ.get('NO_PROXY', '')}"
 
 # A busy machine is not a slow program: a property that is about time measures it itself.
 settings.register_profile("busy", deadline=None)

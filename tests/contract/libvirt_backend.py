@@ -23,10 +23,10 @@ from tests.contract.backend import Backend
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.watched_libvirt import Watched
 
-#: Seconds after which the provider takes an attempt for abandoned. Forked processes race, and a busy machine
-#: can keep one of them waiting between two steps; after a kill there is only this process.
+#: Seconds after which the provider takes an attempt for abandoned. Where processes race, a busy machine can
+#: keep one of them waiting between two steps; after a kill there is only one.
 _PATIENCE = 0.05
-_PATIENCE_OF_FORKED = 0.4
+_PATIENCE_OF_RACERS = 20.0
 
 POOL = "contract"
 
@@ -90,8 +90,8 @@ class LibvirtBackend(Backend):
             # Forked: the connections that came along are the parent's. One that is garbage would be closed
             # by this process, on a socket where only the parent hears the answer.
             gc.freeze()
-            return LibvirtProvider(self._open, POOL, patience=_PATIENCE_OF_FORKED)
-        return LibvirtProvider(self._open, POOL, patience=_PATIENCE)
+        patience = _PATIENCE_OF_RACERS if self.races else _PATIENCE
+        return LibvirtProvider(self._open, POOL, patience=patience)
 
     def _open(self) -> Watched:
         def after(name: str) -> None:

@@ -21,12 +21,12 @@ from agent.annotation import parse_annotation
 from agent.initdata import parse_initdata
 from agent.policy import Policy
 from agent.policy_schema import parse_policy
+from tests.cluster.processes import free_port
 from tests.docs.broker import Broker
 from tests.docs.own_commands import WrongCommand, check_agent, driver_command
 from tests.docs.pages import PAGES, SHELLS, TOP, Block, blocks, inline_code
 from tests.docs.sandbox import Ran, Sandbox
 from tests.docs.stand_ins import check_make
-from tests.tools.prometheus import free_port
 
 _DOCS = TOP / "docs"
 
@@ -86,7 +86,7 @@ def test_a_controller_shows_its_metrics_as_the_page_says(tmp_path: Path) -> None
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script],
-        env={**os.environ, "PATH": programs, "TMPDIR": str(tmp_path), "no_proxy": "127.0.0.1"},
+        env={**os.environ, "PATH": programs, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
         timeout=60,

@@ -25,7 +25,7 @@ from tests.fakes.ec2.wire import (
     write_identity,
 )
 
-_HANG_SECONDS = 1.0
+_HANG_SECONDS = 30.0
 
 _ERRORS = {
     Fault.THROTTLED: Ec2Error("RequestLimitExceeded", "Request limit exceeded.", 503),

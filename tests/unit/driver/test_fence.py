@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -105,14 +104,16 @@ def test_an_unpublish_waits_for_the_machine_to_let_go(client: Client, cloud: Mem
     assert published(client, volume_id) == []
 
 
-def test_an_unpublish_of_a_disk_that_stays_attached_fails_in_time(client: Client, cloud: MemoryCloud) -> None:
+def test_an_unpublish_of_a_disk_that_stays_attached_fails_in_time(
+    client: Client, cloud: MemoryCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two looks before the end, so that the answer comes before the caller gives up."""
+    monkeypatch.setattr(controller_publish, "POLL_SECONDS", 1.0)
     volume_id = client.create().volume_id
     attach(client, volume_id, ONE)
     cloud.machines = dict.fromkeys(cloud.volumes, "podvm-7")
-    begun = time.monotonic()
     with refused(Code.FAILED_PRECONDITION) as refusal:
-        detach(client, volume_id, ONE, timeout=0.5)
-    assert time.monotonic() - begun < 0.5
+        detach(client, volume_id, ONE, timeout=3)
     assert "podvm-7" in refusal.message
     assert published(client, volume_id) == [ONE]
 
