@@ -89,7 +89,7 @@ def test_a_controller_shows_its_metrics_as_the_page_says(tmp_path: Path) -> None
         env={**os.environ, "PATH": programs, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.stdout.splitlines() == list(look.output)
@@ -111,7 +111,7 @@ def test_the_commands_for_a_storage_pool_are_right_for_the_real_virsh(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     ).stdout
     assert re.search(r"State: +running", printed)
     assert re.search(r"Autostart: +yes", printed)
@@ -142,7 +142,7 @@ def test_lint_finds_no_mistake_in_the_manifests_values_and_policies_of_the_pages
             (folder / f"line-{block.line}.{block.language}").write_text(block.text)
     command = Path(sys.executable).with_name("confidential-csi")
     done = subprocess.run(
-        [command, "lint", tmp_path], capture_output=True, text=True, check=False, timeout=60
+        [command, "lint", tmp_path], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
