@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -43,6 +42,7 @@ class _HttpServer(ThreadingHTTPServer):
     def __init__(self, cloud: Cloud | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.clouds: dict[str, Cloud] = {}
+        self.ended = threading.Event()
         if cloud is not None:
             self.clouds["/"] = cloud
 
@@ -62,6 +62,7 @@ class Ec2Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._server.ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -120,8 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.LOST_ANSWER:
             self.close_connection = True
             return
-        if fault is Fault.HANG:
-            time.sleep(_HANG_SECONDS)
+        if fault is Fault.HANG and self.server.ended.wait(_HANG_SECONDS):
+            self.close_connection = True
+            return
         self._send(200, write_answer(action, answer, str(uuid4())))
 
     def _authenticate(self, cloud: Cloud) -> None:

@@ -58,7 +58,7 @@ def test_an_outage_of_ec2_is_no_refusal(ec2: tuple[Cloud, Ec2Server]) -> None:
     cloud.is_reachable = True
     cloud.faults["DescribeVolumes"] = 50 * [Ec2Fault.THROTTLED]
     with pytest.raises(UnavailableError, match="RequestLimitExceeded"):
-        provider.check_backend(soon(1))
+        provider.check_backend(soon(3))
 
 
 def test_a_controller_without_credentials_for_aws_says_so(
