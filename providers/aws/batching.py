@@ -42,7 +42,8 @@ class Batcher(Generic[Found]):
         self._asked: dict[str, list[tuple[Future[Found | None], Deadline]]] = {}
         self._is_running = False
         self._interval = timings.first_poll
-        self._last_round = 0.0
+        self._began = 0.0
+        self._ended = 0.0
 
     def get(self, key: str, deadline: Deadline) -> Found | None:
         """What EC2 says of ``key`` after this call began; None if it knows none.
@@ -67,6 +68,7 @@ class Batcher(Generic[Found]):
             keys = list(asked)
             for start in range(0, len(keys), self._most):
                 self._answer({key: asked[key] for key in keys[start : start + self._most]})
+            self._ended = time.monotonic()
             with self._lock:
                 if not self._asked:
                     self._is_running = False
@@ -74,13 +76,14 @@ class Batcher(Generic[Found]):
 
     def _pause(self) -> None:
         """Until the next call may be made."""
-        idle = time.monotonic() - self._last_round
-        if idle > 2 * self._interval:
+        now = time.monotonic()
+        # Since the last answer, not since its question: slow answers are no pause.
+        if now - self._ended > self._interval:
             self._interval = self._timings.first_poll
-        pause = max(self._interval - idle, self._timings.gather)
+        pause = max(self._interval - (now - self._began), self._timings.gather)
         self._interval = min(self._interval * _GROWTH, self._timings.last_poll)
         threading.Event().wait(pause)
-        self._last_round = time.monotonic()
+        self._began = time.monotonic()
 
     def _answer(self, asked: Mapping[str, Sequence[tuple[Future[Found | None], Deadline]]]) -> None:
         waiting = {

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from statistics import median
 
 import pytest
 
@@ -78,6 +80,25 @@ def test_an_answer_is_never_older_than_its_question() -> None:
     for number in range(1, 4):
         batcher.get("key", Deadline.after(5))
         assert len(asked.calls) == number
+
+
+def test_slow_answers_are_no_pause_after_which_questions_come_faster() -> None:
+    began: list[float] = []
+
+    def fetch(keys: Sequence[str], _: Deadline) -> Mapping[str, str]:
+        began.append(time.monotonic())
+        if len(began) < 45:
+            threads.submit(batcher.get, "key", Deadline.after(30))
+        time.sleep(0.05)
+        return dict.fromkeys(keys, "found")
+
+    batcher = Batcher(fetch, 5, Timings(first_poll=0.02, last_poll=0.5, gather=0.0), "things")
+    with ThreadPoolExecutor(4) as threads:
+        batcher.get("key", Deadline.after(30))
+        while len(began) < 45:
+            time.sleep(0.05)
+    gaps = [later - earlier for earlier, later in pairwise(began)]
+    assert median(gaps[-10:]) > 0.08
 
 
 def test_what_can_t_be_asked_fails_for_all_who_asked() -> None:

@@ -425,6 +425,31 @@ def test_an_imported_disk_is_found_by_its_id_and_really_deleted(rig: Rig) -> Non
     assert not rig.cloud.existing_volumes()
 
 
+def test_a_deletion_asked_for_twice_is_sent_once(rig: Rig) -> None:
+    """The external provisioner asks so; another controller sends it again, which is harmless."""
+    volume = rig.create()
+    for _ in range(3):
+        rig.provider.delete_volume(volume.handle, soon())
+    assert rig.cloud.calls["DeleteVolume"] == 1
+    rig.another().delete_volume(volume.handle, soon())
+    assert rig.cloud.calls["DeleteVolume"] == 2
+
+
+def test_a_deletion_is_sent_again_if_it_failed_or_the_volume_is_seen(rig: Rig) -> None:
+    volume = rig.create()
+    rig.cloud.faults["DeleteVolume"].append(Fault.DENIED)
+    with pytest.raises(ProviderError):
+        rig.provider.delete_volume(volume.handle, soon())
+    rig.provider.delete_volume(volume.handle, soon())
+    assert not rig.cloud.existing_volumes()
+
+    deleted = rig.cloud.volumes[volume.disk_id]
+    deleted.change(replace(deleted.now, deleted_at=None), rig.cloud.clock())  # somebody brought it back
+    rig.cloud.settle()
+    rig.provider.delete_volume(volume.handle, soon())
+    assert not rig.cloud.existing_volumes()
+
+
 def test_a_controller_of_another_region_serves_an_id(rig: Rig) -> None:
     volume = rig.create()
     elsewhere = rig.another(replace(SETTINGS, region="eu-west-1", zone="eu-west-1a"))
