@@ -23,6 +23,7 @@ from agent.ttrpc import (
 )
 from proto import cdh_pb2
 from tests.peers.ttrpc_go import SERVICE, GoCall, go_calls, go_server, unwrapped, wrapped
+from tests.tools.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +100,14 @@ def test_4_mib_to_and_from_the_go_server(client: Client) -> None:
 
 def test_an_answer_the_go_server_can_not_send_ends_the_connection(go_socket: Path) -> None:
     with Client(str(go_socket)) as client, pytest.raises(TtrpcConnectionError):
-        call(client, "Fill", b"%d" % MAX_DATA, timeout=5)
+        call(client, "Fill", b"%d" % MAX_DATA)
 
 
 def test_our_client_sees_the_go_server_die_in_the_middle_of_a_call(tmp_path: Path) -> None:
     with go_server(tmp_path / "s"), Client(str(tmp_path / "s")) as client, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(call, client, "Sleep", b"50000")
-        time.sleep(0.1)
+        eventually(lambda: client._next_stream_id > 1)
+        assert call(client, "Echo", b"sent after it") == b"sent after it"
         dying = pool.submit(call, client, "Exit", b"")
         for ended in (dying, waiting):
             with pytest.raises(TtrpcConnectionError) as raised:

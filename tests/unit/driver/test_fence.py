@@ -35,7 +35,7 @@ def attach(client: Client, volume_id: str, node: str) -> dict[str, str]:
     request = csi_pb2.ControllerPublishVolumeRequest(
         volume_id=volume_id, node_id=node, volume_capability=mount()
     )
-    return dict(client.controller.ControllerPublishVolume(request, timeout=5).publish_context)
+    return dict(client.controller.ControllerPublishVolume(request, timeout=60).publish_context)
 
 
 def detach(client: Client, volume_id: str, node: str, timeout: float = 5) -> None:
@@ -49,7 +49,7 @@ def published(client: Client, volume_id: str) -> list[str]:
     got = client.controller.ControllerGetVolume(
         csi_pb2.ControllerGetVolumeRequest(volume_id=volume_id), timeout=5
     )
-    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=5)
+    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=60)
     (entry,) = (entry for entry in listed.entries if entry.volume.volume_id == volume_id)
     assert entry.status.published_node_ids == got.status.published_node_ids
     return list(got.status.published_node_ids)
@@ -146,7 +146,7 @@ def test_what_can_t_be_published_is_refused(client: Client, cloud: MemoryCloud) 
         csi_pb2.ControllerPublishVolumeRequest(node_id=ONE, volume_capability=mount()),
     ):
         with refused(Code.INVALID_ARGUMENT):
-            client.controller.ControllerPublishVolume(request, timeout=5)
+            client.controller.ControllerPublishVolume(request, timeout=60)
     assert "set_published_node" not in cloud.calls
 
 

@@ -218,7 +218,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     server = Server(Endpoint(path), {"Identity": IdentityService(can_expand=False)})
     server.start()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert server.stop(0)
 
 
@@ -231,7 +231,7 @@ def test_a_live_socket_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(EndpointError, match="another process serves"):
         second.start()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert first.stop(0)
 
 
@@ -289,7 +289,7 @@ def test_a_successor_can_start_while_the_old_process_drains(tmp_path: Path) -> N
         assert stopping.result()
         answer.result()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert new.stop(0)
 
 
@@ -321,18 +321,18 @@ def test_other_endpoints_are_refused(text: str) -> None:
 
 def test_identity_tells_name_version_and_capabilities() -> None:
     with serving({"Identity": IdentityService(can_expand=True, readiness=lambda: "not now")}) as client:
-        info = client.identity.GetPluginInfo(csi_pb2.GetPluginInfoRequest(), timeout=5)
+        info = client.identity.GetPluginInfo(csi_pb2.GetPluginInfoRequest(), timeout=60)
         assert info.name == "caa-csi-block.csi.confidentialcontainers.io"
         assert info.vendor_version[0].isdecimal()
-        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=5)
+        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=60)
         kinds = csi_pb2.PluginCapability
         assert offered.capabilities[0].service.type == kinds.Service.CONTROLLER_SERVICE
         assert offered.capabilities[1].volume_expansion.type == kinds.VolumeExpansion.ONLINE
-        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
         assert probe.HasField("ready")
         assert not probe.ready.value
     with serving({"Identity": IdentityService(can_expand=False)}) as client:
-        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=5)
+        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=60)
         assert len(offered.capabilities) == 1
 
 
@@ -342,5 +342,5 @@ def test_garbage_on_the_wire_is_answered_and_survived() -> None:
             "/csi.v1.Controller/CreateVolume"
         )
         with refused(Code.INTERNAL):
-            call(b"\xff\xff\xff", timeout=5)
+            call(b"\xff\xff\xff", timeout=60)
         assert client.create().volume_id

@@ -146,9 +146,9 @@ def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_other_call
         running("controller", tmp_path, "--provider", "aws", env=server.environment("us-east-1b")) as process,
         connect(process.target()) as client,
     ):
-        eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value)
+        eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value)
         asked = csi_pb2.ControllerGetCapabilitiesRequest()
-        assert client.controller.ControllerGetCapabilities(asked, timeout=5).capabilities
+        assert client.controller.ControllerGetCapabilities(asked, timeout=60).capabilities
         log = process.log.read_text()
     assert "backend checked result=refused" in log
     assert "UnauthorizedOperation" in log
