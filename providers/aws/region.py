@@ -28,6 +28,8 @@ _IDS = 500
 _VALUES = 200
 """Of one filter (EC2 user guide, "Filter your resources")."""
 _PAGE = 500
+_REMEMBERED = 10_000
+"""Deletions, at most. To forget one costs a call or two, no more."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Region:
         self.ec2 = ec2
         self.settings = settings
         self.name = ec2.region
+        self._deleted: set[str] = set()
         self.volumes_by_id = Batcher(self._volumes_by_id, _IDS, timings, "volumes-by-id")
         self.volumes_by_key = Batcher(self._volumes_by_key, _VALUES, timings, "volumes-by-name")
         self.snapshots_by_id = Batcher(self._snapshots_by_id, _IDS, timings, "snapshots-by-id")
@@ -76,6 +79,16 @@ class Region:
             self._by_key(tag_keys.TEMPORARY_KEY), _VALUES, timings, "temporary-snapshots"
         )
         self.modifications = Batcher(self._modifications, _VALUES, timings, "modifications")
+
+    def note_deletion(self, volume_id: str) -> None:
+        """EC2 took the deletion of that volume."""
+        if len(self._deleted) >= _REMEMBERED:
+            self._deleted.clear()
+        self._deleted.add(volume_id)
+
+    def took_deletion(self, volume_id: str) -> bool:
+        """Whether EC2 took its deletion, as far as this process knows."""
+        return volume_id in self._deleted
 
     def all_volumes(self, deadline: Deadline) -> Iterator[VolumeRecord]:
         """Every volume of this cluster and of the Go driver."""
@@ -107,12 +120,13 @@ class Region:
         return {record.snapshot_id: record for record in records}
 
     def _by_ids(self, kind: _Kind, ids: Sequence[str], deadline: Deadline) -> list[Answer]:
-        try:
-            return list(self.ec2.pages(kind.action, kind.member, deadline, **{kind.parameter: list(ids)}))
-        except Refused as error:
-            if error.code not in kind.unknown:
-                raise as_provider_error(kind.action, error) from error
         # One unknown id spoils the call; as a filter, ids that match nothing are simply left out.
+        if self._deleted.isdisjoint(ids):
+            try:
+                return list(self.ec2.pages(kind.action, kind.member, deadline, **{kind.parameter: list(ids)}))
+            except Refused as error:
+                if error.code not in kind.unknown:
+                    raise as_provider_error(kind.action, error) from error
         return [
             answer
             for start in range(0, len(ids), _VALUES)

@@ -38,16 +38,12 @@ _log = logging.getLogger(__name__)
 LOOKS = 3
 """At least so many before a volume is taken for gone."""
 
-_REMEMBERED = 10_000
-"""Deletions, at most; to forget one costs a call."""
-
 
 class Volumes:
     """The volumes of one region."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
-        self._deleted: set[str] = set()
 
     def find(self, handle: Handle, deadline: Deadline) -> VolumeRecord | None:
         """The volume, or None if EC2 was asked and has none."""
@@ -214,7 +210,7 @@ class Volumes:
         # Unless EC2 took its deletion before: the provisioner asks for most deletions twice (it looks at the
         # PersistentVolume as it was before the first), and each call costs a token of the account.
         volume_id = record.volume_id if record is not None else handle.object_id
-        if volume_id and (record is not None or volume_id not in self._deleted):
+        if volume_id and (record is not None or not self._region.took_deletion(volume_id)):
             self._delete(volume_id, deadline)
 
     def _delete(self, volume_id: str, deadline: Deadline) -> None:
@@ -228,9 +224,7 @@ class Volumes:
         except NoAnswer as error:
             raise UnavailableError(f"DeleteVolume: {error}; it is tried again") from error
         else:
-            if len(self._deleted) >= _REMEMBERED:
-                self._deleted.clear()
-            self._deleted.add(volume_id)
+            self._region.note_deletion(volume_id)
         wait_until_gone(self._region.volumes_by_id, volume_id, self._region.settings.timings, deadline)
 
 
