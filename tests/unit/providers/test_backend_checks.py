@@ -11,7 +11,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
 from proto import csi_pb2
-from providers.aws import AwsProvider
+from providers.aws import AwsProvider, calls
 from providers.azure import AzureProvider
 from providers.errors import UnavailableError
 from providers.local import LocalProvider
@@ -49,16 +49,19 @@ def test_a_role_without_permission_is_refused_by_ec2(ec2: tuple[Cloud, Ec2Server
     assert cloud.calls.keys() == {"DescribeVolumes"}
 
 
-def test_an_outage_of_ec2_is_no_refusal(ec2: tuple[Cloud, Ec2Server]) -> None:
+def test_an_outage_of_ec2_is_no_refusal(
+    ec2: tuple[Cloud, Ec2Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_FIRST_PAUSE", 30.0)
     cloud, server = ec2
     provider = AwsProvider(SETTINGS, clients_of(server.url))
     cloud.is_reachable = False
     with pytest.raises(UnavailableError):
-        provider.check_backend(soon(3))
+        provider.check_backend(soon(20))
     cloud.is_reachable = True
     cloud.faults["DescribeVolumes"] = 50 * [Ec2Fault.THROTTLED]
     with pytest.raises(UnavailableError, match="RequestLimitExceeded"):
-        provider.check_backend(soon(3))
+        provider.check_backend(soon(20))
 
 
 def test_a_controller_without_credentials_for_aws_says_so(
