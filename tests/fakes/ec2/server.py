@@ -88,8 +88,8 @@ def clients_of(url: str) -> Callable[[str], Any]:
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=100,
-        connect_timeout=2,
-        read_timeout=10,
+        connect_timeout=30,
+        read_timeout=60,
     )
     return lambda region: _SESSION.client("ec2", region_name=region, endpoint_url=url, config=config)
 
