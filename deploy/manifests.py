@@ -19,11 +19,12 @@ SECURITY_PAGE = DEPLOY.parent / "docs" / "security.md"
 #: The Kubernetes that charts are rendered for: VolumeAttributesClass is in its storage.k8s.io/v1.
 KUBE_VERSION = "1.34.0"
 
-#: Provider to what its manifests need; the values in capitals are for the reader to replace.
+#: Provider to what its manifests say; the values in capitals are for the reader to replace.
 REQUIRED = {
-    "aws": {"provider": "aws"},
+    "aws": {"provider": "aws", "clusterId": "CLUSTER", "aws.region": "REGION"},
     "azure": {
         "provider": "azure",
+        "clusterId": "CLUSTER",
         "azure.subscriptionId": "00000000-0000-0000-0000-000000000000",
         "azure.resourceGroup": "RESOURCE-GROUP",
     },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from deploy.manifests import CHART
@@ -43,6 +45,31 @@ def test_an_upgrade_stops_no_volume_and_an_uninstallation_loses_none(
     api.create(claim("after-the-installation", ENCRYPTED))
     api.create(pod("third-user", "after-the-installation"))
     volume_of(api, "after-the-installation")
+
+
+def test_an_upgrade_to_another_provider_is_refused_before_anything_changes(
+    deployment: Deployment, api: Api
+) -> None:
+    """Its StorageClasses are immutable, so half of it would arrive."""
+    before = _revision(deployment), api.get("Deployment", "confidential-csi-controller", CONTROLLERS)["spec"]
+    azure = {"subscriptionId": "00000000-0000-0000-0000-000000000000", "resourceGroup": "volumes"}
+    for values in ({"provider": "azure", "azure": azure}, {"provider": "local", "local": {"claimName": "d"}}):
+        for dry_run in ("--dry-run=server", "--dry-run=none"):
+            with pytest.raises(AssertionError, match=r"runs with --provider=aws; provider .* uninstall"):
+                deployment.release.helm("upgrade", RELEASE, str(CHART), dry_run, values=values)
+    after = _revision(deployment), api.get("Deployment", "confidential-csi-controller", CONTROLLERS)["spec"]
+    assert after == before
+
+
+def test_an_upgrade_that_would_delete_the_namespaces_is_refused(deployment: Deployment) -> None:
+    values = {**deployment.values, "namespaces": {"create": False}}
+    with pytest.raises(AssertionError, match="namespace confidential-csi is this release's"):
+        deployment.release.helm("upgrade", RELEASE, str(CHART), "--dry-run=server", values=values)
+
+
+def _revision(deployment: Deployment) -> tuple[int, str]:
+    status = json.loads(deployment.release.helm("status", RELEASE, "--output=json"))
+    return status["version"], status["info"]["status"]
 
 
 def _log_levels(deployment: Deployment) -> list[str]:

@@ -11,12 +11,17 @@ import pytest
 import yaml
 
 from deploy.manifests import DEPLOY
+from tests.cluster.api import until
 from tests.cluster.control_plane import ControlPlane, running
 from tests.cluster.definitions import foreign_definitions
 from tests.cluster.programs import Programs
-from tests.unit.deploy.chart import MINIMAL, objects
+from tests.unit.deploy.changed_values import all_changed
+from tests.unit.deploy.chart import MINIMAL, made_by_helm_test, objects
 
 _CONTROLLER, _NODE = "confidential-csi", "confidential-csi-node"
+
+#: Kinds that others define.
+_FOREIGN = ("SecurityContextConstraints", "PodMonitor")
 
 #: The node plugin's exceptions, as Pod Security words them: it has hostPath volumes, and is root. The reasons
 #: are in the chart's daemonset.yaml, and in docs/security.md.
@@ -47,13 +52,39 @@ def test_the_api_server_takes_every_object_of_the_chart(namespaces: ControlPlane
     assert "Warning" not in answer
 
 
+@pytest.mark.parametrize("provider", sorted(MINIMAL))
+def test_the_api_server_takes_every_object_with_every_value_changed(
+    namespaces: ControlPlane, provider: str
+) -> None:
+    rendered = [entry for entry in objects(provider, *all_changed(provider)) if entry["kind"] not in _FOREIGN]
+    answer = namespaces.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"),
+        text=yaml.safe_dump_all(rendered),
+    )
+    assert answer.count("(server dry run)") == len(rendered)
+    assert "Warning" not in answer
+
+
+def test_the_api_server_takes_what_helm_test_makes(namespaces: ControlPlane) -> None:
+    """Also in a namespace where Pod Security is "baseline"."""
+    until(lambda: namespaces.api.find("ServiceAccount", "default"), what="pods can be made")
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote"}
+    namespaces.api.create({**runtime, "metadata": {"name": "kata-remote"}})
+    namespaces.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=baseline")
+    answer = namespaces.kubectl(
+        *("create", "--dry-run=server", "--validate=strict", "-f", "-"),
+        text=yaml.safe_dump_all(made_by_helm_test("aws")),
+    )
+    assert answer.count("created (server dry run)") == 2
+    assert "Warning" not in answer
+
+
 def test_the_api_server_takes_the_objects_of_kinds_that_others_define(namespaces: ControlPlane) -> None:
     for definition in foreign_definitions():
         namespaces.kubectl("create", "-f", str(definition))
     namespaces.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     values = ("openshift.enabled=true", "metrics.node=true", "metrics.podMonitor.enabled=true")
-    kinds = ("SecurityContextConstraints", "PodMonitor")
-    foreign = [entry for entry in objects("aws", *values) if entry["kind"] in kinds]
+    foreign = [entry for entry in objects("aws", *values) if entry["kind"] in _FOREIGN]
     assert len(foreign) == 3
     answer = namespaces.kubectl(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"),

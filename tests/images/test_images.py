@@ -27,6 +27,8 @@ _TARGETS = {
     "controller-libvirt": ("libvirt", "--provider=libvirt", "LIBVIRT_URI must be set"),
     "node": ("driver", "--zone=", "--node-id"),
 }
+#: Lock to the most megabytes that an image has on top of its base; a third more than it takes.
+_MOST_MB = {"driver": 36, "aws": 72, "azure": 88, "libvirt": 38}
 every_target = pytest.mark.parametrize("target", _TARGETS)
 
 
@@ -73,6 +75,7 @@ def test_an_image_has_the_packages_of_its_lock_and_no_others(images: Images, tar
     )
     files = [path for path in images.tree(target, _TREE).rglob("*") if path.is_file() or path.is_symlink()]
     assert [str(path) for path in files if compilers.fullmatch(path.name)] == []
+    assert sum(path.lstat().st_size for path in files) <= _MOST_MB[lock] * 1_000_000
     others = images.tree(target, "/")
     assert {path.name for path in others.iterdir()} <= {"opt", "etc", "var", "tmp", "proc", "dev"}
 

@@ -23,6 +23,7 @@ from driver.peer_pods import handlers_in
 from providers.interface import BlockVolumeProvider, VolumeFence, VolumeModifier, ZonedVolumes
 from tests.images.dockerfile import Dockerfile
 from tests.tools.go_programs import go_program
+from tests.unit.deploy.changed_values import CHANGED
 from tests.unit.deploy.chart import MINIMAL, Refused, container, objects, one, pod, rendered
 
 _TOP = Path(__file__).parents[3]
@@ -34,7 +35,6 @@ _CLASSES = {
 }
 _SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 _POLICY = "ValidatingAdmissionPolicy"
-_UUID = "11111111-2222-3333-4444-555555555555"
 
 every_provider = pytest.mark.parametrize("provider", sorted(MINIMAL))
 
@@ -57,10 +57,15 @@ def test_a_volume_is_attached_exactly_where_the_provider_is_a_fence(provider: st
     driver = one(provider, "CSIDriver")
     assert driver["metadata"]["name"] == PLUGIN_NAME
     fence = issubclass(_provider(provider), VolumeFence)
-    assert driver["spec"]["attachRequired"] is fence
-    assert driver["spec"]["podInfoOnMount"] is True
-    assert driver["spec"]["fsGroupPolicy"] == "None"
-    assert driver["spec"]["volumeLifecycleModes"] == ["Persistent"]
+    assert driver["spec"] == {
+        "attachRequired": fence,
+        "podInfoOnMount": True,
+        "fsGroupPolicy": "None",
+        "volumeLifecycleModes": ["Persistent"],
+        "requiresRepublish": False,
+        "seLinuxMount": False,
+        "storageCapacity": False,
+    }
     names = [entry["name"] for entry in pod(provider, "Deployment")["containers"]]
     assert ("csi-attacher" in names) is fence
 
@@ -76,6 +81,29 @@ def test_classes_wait_for_the_pod_where_there_are_zones(provider: str) -> None:
     arguments = container(provider, "Deployment", "csi-provisioner")["args"]
     assert ("--feature-gates=Topology=true" in arguments) is zoned
     assert "--extra-create-metadata" in arguments
+
+
+@every_provider
+def test_every_class_is_of_this_driver(provider: str) -> None:
+    fields = {
+        "StorageClass": "provisioner",
+        "VolumeSnapshotClass": "driver",
+        "VolumeAttributesClass": "driverName",
+    }
+    classes = [
+        entry for entry in objects(provider, "volumeAttributesClass.enabled=true") if entry["kind"] in fields
+    ]
+    assert {entry["kind"] for entry in classes} >= {"StorageClass", "VolumeSnapshotClass"}
+    assert {entry[fields[entry["kind"]]] for entry in classes} == {PLUGIN_NAME}
+    parameters = {entry["metadata"]["name"]: entry.get("parameters") for entry in classes}
+    common = {CLOUD_PROVIDER: provider, "csi.storage.k8s.io/fstype": "ext4"}
+    assert parameters["confidential-csi-plain"] == common
+    template = "${pvc.namespace}/volume-key/${pvc.name}"
+    assert parameters["confidential-csi-encrypted"] == {
+        **common,
+        ENCRYPT_TYPE: "luks2",
+        KBS_KEY_ID: template,
+    }
 
 
 @every_provider
@@ -174,105 +202,25 @@ def _parsed(role: str, arguments: list[str]) -> dict[str, Any]:
 def test_settings_are_those_that_providers_read() -> None:
     sources = "".join(path.read_text() for path in (_TOP / "providers").rglob("*.py"))
     for provider in MINIMAL:
-        values = [f"{key}={json.dumps(value)}" for key, (own, value) in _CHANGED.items() if own == provider]
+        values = [f"{key}={json.dumps(value)}" for key, (own, value) in CHANGED.items() if own == provider]
         names = [entry["name"] for entry in container(provider, "Deployment", "driver", *values)["env"]]
         assert len(names) >= 1
         for name in set(names) - {"AZURE_AUTHORITY_HOST"}:
             assert re.search(rf"\b{name}\b", sources), name
 
 
-#: Value to a provider that has it, and another value than the default.
-_CHANGED: dict[str, tuple[str, Any]] = {
-    "provider": ("local", "local"),
-    "image.prefix": ("aws", "registry.example/storage/"),
-    "image.tag": ("aws", "9.8.7"),
-    "image.pullPolicy": ("aws", "Always"),
-    "imagePullSecrets": ("aws", ["pull-secret"]),
-    **{
-        f"sidecars.{name}": ("aws", f"registry.example/{name}:v9")
-        for name in ("provisioner", "attacher", "resizer", "snapshotter", "registrar", "livenessprobe")
-    },
-    "namespaces.create": ("aws", False),
-    "namespaces.controller": ("aws", "storage-controller"),
-    "namespaces.node": ("aws", "storage-node"),
-    "clusterId": ("aws", "cluster-7"),
-    "extraTags": ("aws", {"team": "storage"}),
-    "aws.region": ("aws", "eu-central-1"),
-    "aws.moreRegions": ("aws", ["eu-west-1"]),
-    "aws.zone": ("aws", "eu-central-1b"),
-    "aws.roleArn": ("aws", "arn:aws:iam::123456789012:role/volumes"),
-    "azure.subscriptionId": ("azure", _UUID),
-    "azure.resourceGroup": ("azure", "group-7"),
-    "azure.moreResourceGroups": ("azure", ["group-8"]),
-    "azure.location": ("azure", "westeurope"),
-    "azure.zone": ("azure", "westeurope-2"),
-    "azure.endpoint": ("azure", "https://management.example"),
-    "azure.clientId": ("azure", _UUID),
-    "libvirt.uri": ("libvirt", "qemu+tls://host/system"),
-    "libvirt.pool": ("libvirt", "pool-7"),
-    "libvirt.directories": ("libvirt", ["/srv/older"]),
-    "libvirt.sshSecret": ("libvirt", "ssh-7"),
-    "local.claimName": ("local", "claim-7"),
-    "logLevel": ("aws", "debug"),
-    "logFormat": ("aws", "text"),
-    "controller.replicas": ("aws", 5),
-    "controller.priorityClassName": ("aws", "priority-7"),
-    "controller.env": ("aws", {"AZURE_AUTHORITY_HOST": "https://login.example"}),
-    "controller.nodeSelector": ("aws", {"pool": "seven"}),
-    "controller.tolerations": ("aws", [{"key": "seven", "operator": "Equal", "value": "eight"}]),
-    "controller.resources": ("aws", {"limits": {"memory": "777Mi"}}),
-    "node.kubeletRoot": ("aws", "/var/lib/k0s/kubelet"),
-    "node.zone": ("aws", "eu-central-1c"),
-    "node.directVolumesRoot": ("aws", "/run/kata/direct"),
-    "node.podsRoot": ("aws", "/run/other/pods"),
-    "node.peerPodHandlers": ("aws", ["kata-seven", "kata-eight"]),
-    "node.onePodWithVolumes": ("aws", False),
-    "node.priorityClassName": ("aws", "priority-7"),
-    "node.seLinuxOptions": ("aws", {"type": "spc_t"}),
-    "node.nodeSelector": ("aws", {"pool": "seven"}),
-    "node.tolerations": ("aws", [{"key": "seven", "operator": "Equal", "value": "eight"}]),
-    "node.resources": ("aws", {"limits": {"memory": "777Mi"}}),
-    "snapshots.enabled": ("aws", False),
-    "storageClasses.create": ("aws", False),
-    "storageClasses.parameters": ("aws", {"awsVolumeType": "io2"}),
-    "storageClasses.reclaimPolicy": ("aws", "Retain"),
-    "storageClasses.encrypted.name": ("aws", "class-7"),
-    "storageClasses.encrypted.keyId": ("aws", "default/volume-key/${pv.name}"),
-    "storageClasses.plain.name": ("aws", "class-8"),
-    "volumeAttributesClass.enabled": ("aws", True),
-    "volumeAttributesClass.name": ("aws", "class-9"),
-    "volumeAttributesClass.parameters": ("aws", {"awsIops": "7777"}),
-    "openshift.enabled": ("aws", True),
-    "admissionPolicies.enabled": ("aws", False),
-    "admissionPolicies.moreStorageClasses": ("aws", ["class-7"]),
-    "networkPolicies.enabled": ("aws", False),
-    "networkPolicies.egressPorts": ("aws", [7777]),
-    "networkPolicies.apiServerPorts": ("aws", [7777]),
-    "networkPolicies.libvirtPorts": ("libvirt", [7777]),
-    "metrics.controller": ("aws", False),
-    "metrics.node": ("aws", True),
-    "metrics.port": ("aws", 7777),
-    "metrics.namespace": ("aws", "watchers-7"),
-    "metrics.podMonitor.enabled": ("aws", True),
-    "metrics.podMonitor.labels": ("aws", {"release": "seven"}),
-    "test.runtimeClassName": ("aws", "kata-seven"),
-    "test.storageClassName": ("aws", "class-7"),
-    "test.image": ("aws", "registry.example/busybox:7"),
-}
-
-
-def test_every_value_has_a_description_a_schema_and_a_test() -> None:
+def test_every_value_has_a_schema_and_a_test() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     leaves = _leaves(values)
-    assert set(leaves) == set(_CHANGED)
+    assert set(leaves) == set(CHANGED)
     for leaf in leaves:
         assert _property(leaf)
-        assert _CHANGED[leaf][1] != _value(values, leaf), f"{leaf}: the test sets it to its default"
+        assert CHANGED[leaf][1] != _value(values, leaf), f"{leaf}: the test sets it to its default"
 
 
-@pytest.mark.parametrize("name", sorted(set(_CHANGED) - {"provider"}))
+@pytest.mark.parametrize("name", sorted(set(CHANGED) - {"provider"}))
 def test_a_value_does_what_it_says(name: str) -> None:
-    provider, value = _CHANGED[name]
+    provider, value = CHANGED[name]
     base = ["volumeAttributesClass.enabled=true"] if name.startswith("volumeAttributesClass") else []
     base += ["metrics.podMonitor.enabled=true"] if name.startswith("metrics.") else []
     if name in ("volumeAttributesClass.enabled", "metrics.podMonitor.enabled"):
@@ -282,6 +230,9 @@ def test_a_value_does_what_it_says(name: str) -> None:
     for word in _words(value):
         assert len(re.findall(re.escape(word), changed)) > len(re.findall(re.escape(word), plain)), word
     assert changed != plain
+    default = _value(yaml.safe_load((CHART / "values.yaml").read_text()), name)
+    if isinstance(default, str) and re.search("[/:]", default):  # else it may stand there for something else
+        assert default not in changed
     if isinstance(value, bool):
         assert (len(changed) > len(plain)) is value
 
@@ -335,6 +286,7 @@ def _property(name: str) -> dict[str, Any]:
         ("aws", "metrics.port=9808"),  # of another container of the pod
         ("aws", "namespaces.controller=not.a.label"),
         ("aws", r"extraTags.owner=a\,b"),
+        ("aws", r"extraTags.a\,b=c"),
         ("aws", r"aws.moreRegions={a\,b}"),
         ("libvirt", "libvirt.directories={/srv/a:/srv/b}"),
         ("aws", "controller.replicas=0"),

@@ -64,8 +64,36 @@ def _expected(provider: str) -> dict[str, dict[str, str]]:
     return needed
 
 
+#: API group to its resources that are asked for.
+_GROUPS = {
+    "": {
+        *("events", "nodes", "persistentvolumeclaims", "persistentvolumeclaims/status", "persistentvolumes"),
+        "pods",
+    },
+    "coordination.k8s.io": {"leases"},
+    "node.k8s.io": {"runtimeclasses"},
+    "snapshot.storage.k8s.io": {
+        *("volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshotcontents/status"),
+        "volumesnapshots",
+    },
+    "storage.k8s.io": {
+        *("csinodes", "storageclasses", "volumeattachments", "volumeattachments/status"),
+        "volumeattributesclasses",
+    },
+}
+
+
 def _rules(entry: dict[str, Any]) -> dict[str, str]:
-    return {resource: " ".join(rule["verbs"]) for rule in entry["rules"] for resource in rule["resources"]}
+    """Resource to verbs. A role has nothing else: no rule for a second group, no aggregation, no URLs."""
+    assert set(entry) == {"apiVersion", "kind", "metadata", "rules"}
+    found: dict[str, str] = {}
+    for rule in entry["rules"]:
+        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        (group,), (resource,) = rule["apiGroups"], rule["resources"]
+        assert resource in _GROUPS[group]
+        assert resource not in found
+        found[resource] = " ".join(rule["verbs"])
+    return found
 
 
 @every_provider
@@ -194,12 +222,16 @@ def _violations(specification: dict[str, Any]) -> set[str]:
 def test_the_controller_is_restricted_and_the_node_has_the_listed_exceptions(provider: str) -> None:
     assert _violations(pod(provider, "Deployment")) == set()
     assert _violations(pod(provider, "DaemonSet")) == {"hostPath", "runAsNonRoot", "runAsUser"}
-    enforced = {
-        entry["metadata"]["name"]: entry["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    labels = {
+        entry["metadata"]["name"]: entry["metadata"]["labels"]
         for entry in objects(provider)
         if entry["kind"] == "Namespace"
     }
-    assert enforced == {"confidential-csi": "restricted", "confidential-csi-node": "privileged"}
+    levels = {"confidential-csi": "restricted", "confidential-csi-node": "privileged"}
+    assert labels == {
+        name: {f"pod-security.kubernetes.io/{what}": level for what in ("enforce", "audit", "warn")}
+        for name, level in levels.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -268,9 +300,27 @@ def test_the_controller_survives_the_loss_of_a_node(provider: str) -> None:
         "topology.kubernetes.io/zone",
     }
     assert specification["priorityClassName"] == "system-cluster-critical"
+    assert pod(provider, "DaemonSet")["priorityClassName"] == "system-node-critical"
     for entry in specification["containers"]:
         if entry["name"].startswith("csi-"):
             assert "--leader-election" in entry["args"]
+
+
+@every_provider
+def test_a_network_policy_is_for_the_pods_of_each_workload(provider: str) -> None:
+    selected = {
+        entry["metadata"]["namespace"]: entry["spec"]["podSelector"]["matchLabels"]
+        for entry in objects(provider)
+        if entry["kind"] == "NetworkPolicy"
+    }
+    workloads = {
+        entry["metadata"]["namespace"]: entry["spec"]["template"]["metadata"]["labels"]
+        for entry in objects(provider)
+        if entry["kind"] in ("Deployment", "DaemonSet")
+    }
+    assert selected.keys() == workloads.keys()
+    for namespace, labels in workloads.items():
+        assert selected[namespace].items() <= labels.items()
 
 
 def _egress(provider: str, *values: str) -> list[Any]:
@@ -330,9 +380,11 @@ _OPENSHIFT = "openshift.enabled=true"
 @every_provider
 def test_the_constraints_of_openshift_let_the_node_plugin_run_and_do_no_more(provider: str) -> None:
     constraints = one(provider, "SecurityContextConstraints", _OPENSHIFT)
-    granted = {key for key, value in constraints.items() if key.startswith("allow") and value}
+    granted = {key for key, value in constraints.items() if key.startswith(("allow", "default")) and value}
     assert granted == {"allowHostDirVolumePlugin"}
+    assert constraints["users"] == constraints["groups"] == []
     assert constraints["requiredDropCapabilities"] == ["ALL"]
+    assert constraints["seccompProfiles"] == ["runtime/default"]
     assert constraints["readOnlyRootFilesystem"] is True
     specification = pod(provider, "DaemonSet", _OPENSHIFT)
     used = {key for volume in specification["volumes"] for key in volume if key != "name"}

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent.policy import Encryption, Policy
+from agent.policy_schema import parse_policy
 from deploy import security_table
 from deploy.manifests import DEPLOY, REQUIRED, SECURITY_PAGE, Differs, manifests, render
 from tests.tools.go_programs import go_program
@@ -69,3 +71,35 @@ def test_a_capability_that_the_table_does_not_show_is_an_error(rendered: dict[st
     assert more != rendered["aws"]
     with pytest.raises(ValueError, match="capabilities"):
         security_table.replaced(SECURITY_PAGE.read_text(), {"aws": more})
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("daemonset-*.yaml")), ids=lambda path: path.name)
+def test_each_exception_from_pod_security_has_its_reason_in_a_comment_above_it(path: Path) -> None:
+    """It is root, and has directories of the host; test_chart_rights.py knows of no other."""
+    lines = path.read_text().splitlines()
+    volumes = [number - 1 for number, line in enumerate(lines) if line.lstrip().startswith("hostPath:")]
+    root = [number - 1 for number, line in enumerate(lines) if line.strip() == "runAsUser: 0"]
+    assert (len(volumes), len(root)) == (5, 1)
+    bare = [lines[number] for number in volumes + root if not lines[number - 1].lstrip().startswith("# ")]
+    assert bare == []
+
+
+def test_the_namespace_that_is_excepted_says_why() -> None:
+    documents = (DEPLOY / "namespace.yaml").read_text().split("---\n")
+    (excepted,) = (one for one in documents if "enforce: privileged" in one)
+    assert excepted.startswith("# ")
+
+
+@pytest.mark.parametrize("cloud", REQUIRED)
+def test_a_class_of_plain_volumes_shows_the_policy_that_they_need(cloud: str) -> None:
+    text = (DEPLOY / f"storageclass-{cloud}.yaml").read_text()
+    comment = [
+        line.removeprefix("#").removeprefix("   ") for line in text.splitlines() if line.startswith("#")
+    ]
+    shown = comment[comment.index("version = 1") :]
+    policy = parse_policy("\n".join(shown))
+    assert isinstance(policy, Policy)
+    assert policy.volumes is not None
+    assert {rules.encryption for rules in policy.volumes.values()} == {Encryption.NONE}
+    parameters = yaml.safe_load(text)["parameters"]
+    assert not {"encrypt-type", "kbs-key-id"} & set(parameters)

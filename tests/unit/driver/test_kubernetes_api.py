@@ -139,6 +139,14 @@ def _cut_short(handler: BaseHTTPRequestHandler) -> None:
     answer(handler, 200, b"{}", length=100)
 
 
+def _endless(handler: BaseHTTPRequestHandler) -> None:
+    """Until the client goes away."""
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(bytes(1 << 16))
+
+
 _FAULTS = [
     (_status(429), "tries again"),
     (_status(500), "tries again"),
@@ -154,6 +162,7 @@ _FAULTS = [
     (_status(200, b"\xff\xfe"), "no JSON object"),
     (_status(200, b'"' + b"x" * _LIMIT + b'"'), "larger than"),
     (_raw(b"x" * (_LIMIT + 1)), "larger than"),
+    (_endless, "larger than"),
     (_raw(b"SSH-2.0-server\r\n"), "not HTTP"),
     (_raw(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n{}"), "not HTTP"),
     (_raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "cut short"),

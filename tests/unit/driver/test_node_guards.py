@@ -100,11 +100,7 @@ def test_a_second_pod_waits_until_the_first_is_gone(cluster: ClusterApi, node: N
     cluster.add_pod(POD_NAMESPACE, "other-0", _OTHER_UID, "kata-remote")
     node.publish(1)
     node.publish(2)
-    request = node.request(3)
-    request.target_path = request.target_path.replace(POD_UID, _OTHER_UID)
-    Path(request.target_path).parent.mkdir(parents=True, exist_ok=True)
-    request.volume_context["csi.storage.k8s.io/pod.name"] = "other-0"
-    request.volume_context["csi.storage.k8s.io/pod.uid"] = _OTHER_UID
+    request = _of_other_pod(node, 3)
     with refused(_Code.FAILED_PRECONDITION) as refusal:
         node.stub.NodePublishVolume(request, timeout=20)
     assert f"pod with uid {POD_UID}" in refusal.message
@@ -117,6 +113,27 @@ def test_a_second_pod_waits_until_the_first_is_gone(cluster: ClusterApi, node: N
     last = csi_pb2.NodeUnpublishVolumeRequest(volume_id="local:vol-3", target_path=request.target_path)
     node.stub.NodeUnpublishVolume(last, timeout=20)
     assert attach_scan(node.root) == []
+
+
+def _of_other_pod(node: NodeProcess, number: int) -> csi_pb2.NodePublishVolumeRequest:
+    request = node.request(number)
+    request.target_path = request.target_path.replace(POD_UID, _OTHER_UID)
+    Path(request.target_path).parent.mkdir(parents=True, exist_ok=True)
+    request.volume_context["csi.storage.k8s.io/pod.name"] = "other-0"
+    request.volume_context["csi.storage.k8s.io/pod.uid"] = _OTHER_UID
+    return request
+
+
+def test_without_its_flags_the_plugin_guards_nothing_and_asks_nobody(cluster: ClusterApi) -> None:
+    asked = len(cluster.asked)
+    with (
+        temporary_folder() as folder,
+        NodeProcess(folder, environment=cluster.environment()) as unguarded,
+    ):
+        unguarded.publish(1)
+        unguarded.stub.NodePublishVolume(_of_other_pod(unguarded, 2), timeout=20)
+        assert sorted(attach_scan(unguarded.root)) == ["disk-1", "disk-2"]
+    assert len(cluster.asked) == asked
 
 
 def test_the_guards_fit_the_plugins_memory(cluster: ClusterApi, node: NodeProcess) -> None:
