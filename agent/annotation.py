@@ -224,4 +224,5 @@ def _refuse_repeats(what: str, values: Iterable[str]) -> None:
 
 def _shown(value: str) -> str:
     """Quoted, printable and short: host input that goes into messages."""
-    return ascii(value) if len(value) <= _SHOWN else ascii(value[:_SHOWN]) + "..."
+    shown = ascii(value[: _SHOWN + 1])
+    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}..."

@@ -77,4 +77,5 @@ def fetch_key(hub: KeySource, key_id: str) -> bytes:
 
 
 def _shown(key_id: str) -> str:
-    return repr(key_id) if len(key_id) <= _SHOWN else repr(key_id[:_SHOWN]) + "…"
+    shown = repr(key_id[: _SHOWN + 1])
+    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}…"

@@ -67,4 +67,5 @@ def checked_path(path: str, owner: str) -> str:
 
 def _shown(value: str) -> str:
     """Quoted, printable and short."""
-    return ascii(value) if len(value) <= _SHOWN else ascii(value[:_SHOWN]) + "..."
+    shown = ascii(value[: _SHOWN + 1])
+    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}..."

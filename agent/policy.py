@@ -163,7 +163,8 @@ def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
 
 def _shown(value: str) -> str:
     """Printable and short: host input that goes into messages."""
-    return ascii(value)[1:-1] if len(value) <= _SHOWN else ascii(value[:_SHOWN])[1:-1] + "..."
+    shown = ascii(value[: _SHOWN + 1])[1:-1]
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
 
 
 def _listed(destinations: Collection[str]) -> str:

@@ -6,12 +6,13 @@ They are here, and not there, so that both folders share one guest.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.guest.pod import KEY, KEY_ID, OTHER_KEY, OTHER_KEY_ID, PLAINTEXT, Pod
 from tests.guest.policy import Guest
@@ -24,9 +25,14 @@ GUEST_SECONDS = 900
 
 _names = itertools.count()
 
-# A busy machine is not a slow program: a property that is about time measures it itself.
-settings.register_profile("busy", deadline=None)
-settings.load_profile("busy")
+# A machine's proxy leads to package indexes; the servers of tests are on the machine itself.
+os.environ["no_proxy"] = f"127.0.0.1,localhost,{os.environ.get('no_proxy') or os.environ.get('NO_PROXY', '')}"
+
+# A busy machine is not a slow program: a property that is about time measures it itself. Each run draws the
+# same examples; ``--hypothesis-profile=explore`` (with ``--hypothesis-seed``) looks for others.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True, database=None)
+settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -165,7 +165,9 @@ class Modifications:
             UnavailableError: the volume is not as it was seen.
         """
         until = time.monotonic() + self._region.settings.timings.consistency
-        while time.monotonic() < until:
+        is_last = False
+        while not is_last:
+            is_last = time.monotonic() >= until  # so that the last answer is not one that lags behind
             current = self._current(seen.volume_id, deadline)
             if _figures(current) != _figures(seen):
                 raise UnavailableError("the volume was modified by another call meanwhile; call again")

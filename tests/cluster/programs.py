@@ -10,14 +10,12 @@ built, so they have stand-ins.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.tools.go_programs import CACHE, go_command
+from tests.tools.go_programs import CACHE, run_go
 from tests.tools.own_folders import own_folder
 
 _MODULE = Path(__file__).with_name("programs")
@@ -81,16 +79,7 @@ def _build(into: Path) -> None:
 
 
 def _go(*arguments: str) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-    done = subprocess.run(
-        [go_command(), *arguments],
-        cwd=_MODULE,
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return done.stdout
+    return run_go(*arguments, folder=_MODULE, GOFLAGS="-mod=readonly")
 
 
 if __name__ == "__main__":

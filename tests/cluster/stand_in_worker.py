@@ -143,17 +143,17 @@ class StandInWorker:
 
     def log(self, pod_name: str, container: str) -> str:
         """The log of a container that runs here; empty if there is none."""
-        with self._lock:
+        with self._lock:  # or a pod's folder could go meanwhile
             files = [
                 pod.sandbox.folder / f"{container}.log" for pod in self._pods.values() if pod.name == pod_name
             ]
-        return "".join(file.read_text(errors="replace") for file in files if file.exists())
+            return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
     def forbidden(self) -> set[str]:
         """What the API server forbade containers that run here to do."""
         with self._lock:
             logs = [log for pod in self._pods.values() for log in pod.sandbox.folder.glob("*.log")]
-        found = {one for log in logs for one in FORBIDDEN.findall(log.read_text(errors="replace"))}
+            found = {one for log in logs for one in FORBIDDEN.findall(log.read_text(errors="replace"))}
         return found - self._forgiven
 
     def forgive(self) -> None:
@@ -166,7 +166,7 @@ class StandInWorker:
             running = [
                 (pod.name, name, one) for pod in self._pods.values() for name, one in pod.running.items()
             ]
-        return "\n".join(f"--- {pod}/{name}\n{one.tail()}" for pod, name, one in running)
+            return "\n".join(f"--- {pod}/{name}\n{one.tail()}" for pod, name, one in running)
 
     def _work(self) -> None:
         while not self._ended.wait(0.2):

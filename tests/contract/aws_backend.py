@@ -33,7 +33,7 @@ IAM_POLICY = Path(__file__).parents[2] / "deploy" / "aws" / "iam-policy.json"
 """In force in every test, so that one permission too few fails."""
 
 #: As short as the answers of the strict EC2 lag behind.
-TIMINGS = Timings(consistency=0.1, first_poll=0.005, last_poll=0.02, gather=0.001, merge=0.01, snapshot=0.5)
+TIMINGS = Timings(consistency=0.1, first_poll=0.005, last_poll=0.02, gather=0.001, merge=0.01, snapshot=30)
 SETTINGS = Settings(REGION, zone="us-east-1a", cluster_id="contract", timings=TIMINGS)
 
 

@@ -22,6 +22,8 @@ class Backend(ABC):
     """Tells it from another backend of the same provider."""
     cannot: ClassVar[Mapping[str, str]] = {}
     """Tests that it can't run, by the name of the function or its module, and what it lacks for them."""
+    races: bool = False
+    """Whether several processes make calls at one time, so that one may wait long between two steps."""
 
     @classmethod
     def test_id(cls) -> str:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -23,10 +23,10 @@ from tests.contract.backend import Backend
 from tests.lab.hypervisor import Hypervisor
 from tests.lab.watched_libvirt import Watched
 
-#: Seconds after which the provider takes an attempt for abandoned. Forked processes race, and a busy machine
-#: can keep one of them waiting between two steps; after a kill there is only this process.
+#: Seconds after which the provider takes an attempt for abandoned. Where processes race, a busy machine can
+#: keep one of them waiting between two steps; after a kill there is only one.
 _PATIENCE = 0.05
-_PATIENCE_OF_FORKED = 0.4
+_PATIENCE_OF_RACERS = 20.0
 
 POOL = "contract"
 
@@ -48,21 +48,27 @@ class _EndedThreads:
     """A thread that Python has joined may still hold a lock of libvirt's; a fork would keep that for ever."""
 
     def __init__(self) -> None:
-        #: Threads that libraries started, unknown to Python, and that do not end.
-        self._lasting = 0
+        #: Threads of libraries that do not end, by their ids.
+        self._lasting: set[int] = set()
 
     def wait(self) -> None:
         """Wait until the threads that end have ended."""
-        give_up = time.monotonic() + 1.0
-        while self._unknown() > self._lasting:
+        give_up = time.monotonic() + 20.0
+        while ending := self._ending():
             if time.monotonic() >= give_up:
-                self._lasting = self._unknown()
+                self._lasting |= ending
                 break
             time.sleep(0.0005)
 
-    @staticmethod
-    def _unknown() -> int:
-        return len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
+    def _ending(self) -> set[int]:
+        """Those that Python has forgotten. They have its name; those of gRPC, which stay, have their own."""
+        known = self._lasting | {thread.native_id or 0 for thread in threading.enumerate()}
+        name, found = Path("/proc/self/comm").read_text(), set()
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it has ended
+                if int(task.name) not in known and (task / "comm").read_text() == name:
+                    found.add(int(task.name))
+        return found
 
 
 class LibvirtBackend(Backend):
@@ -90,8 +96,8 @@ class LibvirtBackend(Backend):
             # Forked: the connections that came along are the parent's. One that is garbage would be closed
             # by this process, on a socket where only the parent hears the answer.
             gc.freeze()
-            return LibvirtProvider(self._open, POOL, patience=_PATIENCE_OF_FORKED)
-        return LibvirtProvider(self._open, POOL, patience=_PATIENCE)
+        patience = _PATIENCE_OF_RACERS if self.races else _PATIENCE
+        return LibvirtProvider(self._open, POOL, patience=patience)
 
     def _open(self) -> Watched:
         def after(name: str) -> None:

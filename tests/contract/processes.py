@@ -58,6 +58,7 @@ def together(backend: Backend, *calls: Call) -> None:
 
 
 def _call_slowly(barrier: Barrier, backend: Backend, call: Call) -> None:
+    backend.races = True  # in this process
     provider = backend.connect()
     barrier.wait()
     with backend.watched(lambda: time.sleep(_STEP_PAUSE_SECONDS)):

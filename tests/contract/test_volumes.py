@@ -94,7 +94,7 @@ def test_a_replayed_create_of_an_attached_volume_is_prompt(backend: Backend) -> 
     first = create(backend.connect())
     with backend.attached(first.handle):
         provider = backend.connect()
-        assert provider.create_volume(request(provider), Deadline.after(5)) == first
+        assert provider.create_volume(request(provider), Deadline.after(30)) == first
 
 
 @pytest.mark.needs("expander")

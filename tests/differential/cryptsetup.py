@@ -30,7 +30,7 @@ class Verdict:
 def run(*arguments: str | Path, key: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
     """Run cryptsetup in batch mode with ``key`` on its standard input."""
     command = ["cryptsetup", "--batch-mode", *map(str, arguments)]
-    done = subprocess.run(command, input=key, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=key, capture_output=True, timeout=240, check=False)
     if check and done.returncode:
         raise AssertionError(f"{command}: {done.returncode}: {done.stderr.decode(errors='replace')}")
     return done

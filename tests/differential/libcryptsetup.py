@@ -47,7 +47,7 @@ def library() -> Iterator[Library]:
         yield Library(child)
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(timeout=10) == 0
+        assert child.wait(timeout=60) == 0
 
 
 def _loaded_json(bindings: ctypes.CDLL, image: Path) -> bytes | None:

@@ -58,7 +58,7 @@ REAL: Final = (
 )
 #: They serve until they are stopped.
 _ROLES: Final = ("attach-libvirt", "controller", "node")
-_SECONDS: Final = 120
+_SECONDS: Final = 400
 _BEGIN, _END = "\x1e", "\x1f"
 
 _PLAY = """\

@@ -126,7 +126,7 @@ def test_a_first_make_says_that_it_installs_packages_before_it_falls_silent(targ
         cwd=TOP,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     ).stdout
     assert printed.index("Installing the Python packages") < printed.index("pip install")

@@ -31,7 +31,7 @@ def _rendered(guide: str) -> list[dict[str, Any]]:
     (values,) = (block.text for block in blocks(_GUIDES[guide]) if block.title == "values.yaml")
     command = [str(go_program("helm")), "template", "confidential-csi", str(CHART), "--skip-tests"]
     command += [f"--kube-version={KUBE_VERSION}", "--values=-"]
-    done = subprocess.run(command, input=values, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=True, timeout=240)
     return [entry for entry in yaml.safe_load_all(done.stdout) if entry]
 
 

@@ -38,7 +38,7 @@ def test_the_command_for_authors_of_providers_runs_their_backend_alone() -> None
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     ).stdout
     names = [line for line in listed.splitlines() if "::" in line]
     assert "tests/contract/test_volumes.py::test_a_new_volume_is_what_was_asked_for[example]" in names

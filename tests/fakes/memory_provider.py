@@ -69,10 +69,10 @@ def raising(error: Exception) -> Fault:
 
 
 def waiting_for(wait: Callable[[float], object]) -> Fault:
-    """A delay until ``wait`` (of an event or a barrier) returns, at most 5 s."""
+    """A delay until ``wait`` (of an event or a barrier) returns, at most a minute."""
 
     def fault(_deadline: Deadline) -> None:
-        wait(5)
+        wait(60)
 
     return fault
 

@@ -89,13 +89,17 @@ class Images:
         stage = self.dockerfile.stages[name]
         if stage.base in self.dockerfile.stages:
             self.build(stage.base)
-        for path in (self._upper(name), self._folder / f"{name}.work", self._folder / f"{name}.root"):
-            path.mkdir(parents=True)
-        for one in stage.instructions:
-            if one.word == "COPY":
-                self._copy(name, one)
-            elif one.word == "RUN":
-                self._run(name, one)
+        mask = os.umask(0o022)  # as builders have it
+        try:
+            for path in (self._upper(name), self._folder / f"{name}.work", self._folder / f"{name}.root"):
+                path.mkdir(parents=True)
+            for one in stage.instructions:
+                if one.word == "COPY":
+                    self._copy(name, one)
+                elif one.word == "RUN":
+                    self._run(name, one)
+        finally:
+            os.umask(mask)
         self._built.add(name)
 
     def _run(self, name: str, one: Instruction) -> None:

@@ -26,7 +26,9 @@ updated=no
 refresh_package_lists() {
   [ "$updated" = no ] || return 0
   echo "setup.sh: refreshing the package lists"
-  apt-get update -qq || fail "apt-get update failed: is a Debian mirror reachable?"
+  # A mirror may not answer for a moment, and another process may have the lock of the lists.
+  apt-get update -qq || { sleep 15 && apt-get update -qq; } ||
+    fail "apt-get update failed: is a Debian mirror reachable?"
   updated=yes
 }
 
@@ -49,9 +51,10 @@ install_missing_packages() {
   export DEBIAN_FRONTEND=noninteractive
   local install=(apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300)
   known "${missing[@]}" || refresh_package_lists
-  # The lists may be older than the mirror: refresh them, and try once more.
+  # The lists may be older than the mirror, or an installation was killed: mend both, and try once more.
   "${install[@]}" "${missing[@]}" >/dev/null ||
-    { refresh_package_lists && "${install[@]}" "${missing[@]}" >/dev/null; } ||
+    { refresh_package_lists && dpkg --configure -a >/dev/null &&
+      "${install[@]}" "${missing[@]}" >/dev/null; } ||
     fail "apt-get could not install: ${missing[*]}"
 }
 
@@ -71,6 +74,7 @@ unpack_kernel() (
   exec 9>"$cache/lock"
   flock 9
   [ ! -s "$cache/kernel/version" ] || return 0
+  rm -rf "$cache"/kernel.?????? # of a set-up that was killed: we have the lock
   echo "setup.sh: downloading a guest kernel"
   known "$kernel_metapackage" || refresh_package_lists
   work=$(mktemp -d "$cache/kernel.XXXXXX")
@@ -100,6 +104,7 @@ unpack_prometheus() (
   exec 9>"$cache/lock"
   flock 9
   [ ! -d "$cache/prometheus" ] || return 0
+  rm -rf "$cache"/prometheus.??????
   echo "setup.sh: downloading Prometheus"
   known prometheus || refresh_package_lists
   work=$(mktemp -d "$cache/prometheus.XXXXXX")

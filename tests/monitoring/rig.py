@@ -128,6 +128,6 @@ def fleet(folder: Path, *options: str) -> Iterator[Fleet]:
 
 def metrics_of(process: DriverProcess) -> str:
     """What a process shows to Prometheus."""
-    with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics", timeout=60) as answer:
         text: str = answer.read().decode()
     return text

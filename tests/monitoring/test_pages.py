@@ -59,7 +59,7 @@ def test_the_page_of_logs_names_every_level(level: str) -> None:
 
 def test_without_a_host_metrics_are_served_at_every_address() -> None:
     port = NodeMetrics(lambda: 7).serve("", 0)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert "confidential_csi_mountinfo_records 7.0" in answer.read().decode()
     with pytest.raises(CannotListen):
         NodeMetrics(int).serve("", port)
@@ -78,7 +78,7 @@ def test_who_says_nothing_is_hung_up_on(
         while slow.recv(1 << 16):
             pass
     monkeypatch.undo()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert b"confidential_csi_mountinfo_records 0.0" in answer.read()
     assert capfd.readouterr().err == ""
 
@@ -88,7 +88,7 @@ def test_records_that_cannot_be_counted_hide_no_other_figure() -> None:
         raise PermissionError(13, "Permission denied")
 
     port = NodeMetrics(refuse).serve("127.0.0.1", 0)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         shown = answer.read().decode()
     assert "confidential_csi_mountinfo_records NaN" in shown
     assert "confidential_csi_mountinfo_writes_total" in shown

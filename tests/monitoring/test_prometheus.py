@@ -41,7 +41,7 @@ class Seen:
     data: Mapping[str, list[Any]]
     metrics: Mapping[str, str]
     logs: str
-    health: Mapping[str, str]
+    health: set[str]
     rules: Mapping[str, str]
     firing: list[Any]
     """Alerts, after the very first call of a method was answered INTERNAL."""
@@ -67,7 +67,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
                 break
         eventually(lambda: "unknown" not in prometheus.rules().values())
         processes = (busy.aws, busy.local, busy.node)
-        up = {sample["metric"]["job"]: sample["value"][1] for sample in prometheus.query("up")}
+        # A scrape of a busy machine may come too late, once.
+        up = {sample["metric"]["job"] for sample in prometheus.query("max_over_time(up[10s]) == 1")}
         metrics = dict(zip(busy.targets(), map(metrics_of, processes), strict=True))
         logs = "".join(one.log.read_text() for one in processes)
         yield Seen(data, metrics, logs, up, prometheus.rules(), firing)
@@ -79,7 +80,7 @@ def test_every_query_of_the_dashboard_has_data(seen: Seen, title: str) -> None:
 
 
 def test_every_process_is_scraped(seen: Seen) -> None:
-    assert seen.health == {"controller-aws": "1", "controller-local": "1", "node": "1"}
+    assert seen.health == {"controller-aws", "controller-local", "node"}
 
 
 def test_every_alert_can_be_evaluated(seen: Seen) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.tools.go_programs import go_command
+from tests.tools.go_programs import run_go
 
 _HERE = Path(__file__).parent
 
@@ -30,12 +29,6 @@ def peer_program(name: str) -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
             built = Path(scratch, name)
-            subprocess.run(
-                [go_command(), "build", "-mod=readonly", "-buildvcs=false", "-o", built, "."],
-                cwd=module,
-                # It may run in an image that holds nothing else.
-                env={**os.environ, "CGO_ENABLED": "0"},
-                check=True,
-            )
+            run_go("build", "-mod=readonly", "-buildvcs=false", "-o", built, ".", folder=module)
             built.replace(program)
     return program

@@ -50,7 +50,7 @@ class GoResult:
     closed: bool
 
 
-def go_calls(socket_path: Path, calls: Iterable[GoCall], timeout: float = 20.0) -> list[GoResult]:
+def go_calls(socket_path: Path, calls: Iterable[GoCall], timeout: float = 60.0) -> list[GoResult]:
     """What a Go client gets for ``calls``, all made at once on one connection, in the order of arrival."""
     lines = [
         json.dumps(

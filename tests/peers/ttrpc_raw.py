@@ -62,7 +62,7 @@ def read_frame(connection: socket.socket) -> RawFrame:
 
 
 @contextmanager
-def connected(path: Path, timeout: float = 10.0) -> Iterator[socket.socket]:
+def connected(path: Path, timeout: float = 60.0) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         connection.connect(str(path))
@@ -94,7 +94,7 @@ def scripted_server(path: Path, script: Callable[[socket.socket], None]) -> Iter
                 connection, _ = listener.accept()
             except OSError:
                 return
-            connection.settimeout(20)
+            connection.settimeout(60)
             connections.append(connection)
             running.append(threading.Thread(target=run, args=(connection,), daemon=True))
             running[-1].start()

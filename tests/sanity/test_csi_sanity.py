@@ -99,7 +99,7 @@ def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
                 check=False,
                 capture_output=True,
                 text=True,
-                timeout=240,
+                timeout=500,
             )
             specs = json.loads(report.read_text())[0]["SpecReports"]
             its = [spec for spec in specs if spec["LeafNodeType"] == "It"]

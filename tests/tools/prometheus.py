@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.cluster.processes import free_port
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
 PROMETHEUS = _CACHE / "prometheus" / "prometheus"
@@ -34,13 +35,13 @@ class Prometheus:
     def query(self, expression: str) -> list[Any]:
         """The samples of an instant query; those that are no number are left out."""
         query = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?{query}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?{query}", timeout=60) as answer:
             result = json.load(answer)["data"]["result"]
         return [sample for sample in result if not math.isnan(float(sample["value"][1]))]
 
     def rules(self) -> dict[str, str]:
         """How each alert rule fares: ``ok`` once it was evaluated without an error."""
-        with urllib.request.urlopen(f"http://{self.address}/api/v1/rules", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/rules", timeout=60) as answer:
             groups = json.load(answer)["data"]["groups"]
         return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
 
@@ -72,13 +73,6 @@ def scraping(folder: Path, targets: Mapping[str, str], rules: Sequence[Path] = (
         process.wait()
 
 
-def free_port() -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def promtool(*arguments: str | Path, stdin: str = "") -> str:
     """What promtool prints.
 
@@ -94,7 +88,7 @@ def _wait_until_ready(prometheus: Prometheus, process: subprocess.Popen[bytes], 
     give_up = time.monotonic() + _GIVE_UP_SECONDS
     while time.monotonic() < give_up and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://{prometheus.address}/-/ready", timeout=1):
+            with urllib.request.urlopen(f"http://{prometheus.address}/-/ready", timeout=10):
                 return
         except OSError:
             time.sleep(_POLL_SECONDS)

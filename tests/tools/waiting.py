@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_GIVE_UP_SECONDS = 60.0
+_GIVE_UP_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
 

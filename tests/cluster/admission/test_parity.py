@@ -70,7 +70,7 @@ def _many(count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
         derandomize=True,
         deadline=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
 
 

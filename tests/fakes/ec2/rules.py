@@ -44,7 +44,7 @@ class Fault(Enum):
     SERVER_ERROR = "HTTP 500, and nothing was done"
     THROTTLED = "RequestLimitExceeded, and nothing was done"
     DENIED = "UnauthorizedOperation, and nothing was done"
-    HANG = "done, but answered a second later"
+    HANG = "done, but answered half a minute later"
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -25,7 +24,7 @@ from tests.fakes.ec2.wire import (
     write_identity,
 )
 
-_HANG_SECONDS = 1.0
+_HANG_SECONDS = 30.0
 
 _ERRORS = {
     Fault.THROTTLED: Ec2Error("RequestLimitExceeded", "Request limit exceeded.", 503),
@@ -43,6 +42,7 @@ class _HttpServer(ThreadingHTTPServer):
     def __init__(self, cloud: Cloud | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.clouds: dict[str, Cloud] = {}
+        self.ended = threading.Event()
         if cloud is not None:
             self.clouds["/"] = cloud
 
@@ -62,6 +62,7 @@ class Ec2Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._server.ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -87,8 +88,8 @@ def clients_of(url: str) -> Callable[[str], Any]:
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=100,
-        connect_timeout=2,
-        read_timeout=10,
+        connect_timeout=30,
+        read_timeout=60,
     )
     return lambda region: _SESSION.client("ec2", region_name=region, endpoint_url=url, config=config)
 
@@ -120,8 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.LOST_ANSWER:
             self.close_connection = True
             return
-        if fault is Fault.HANG:
-            time.sleep(_HANG_SECONDS)
+        if fault is Fault.HANG and self.server.ended.wait(_HANG_SECONDS):
+            self.close_connection = True
+            return
         self._send(200, write_answer(action, answer, str(uuid4())))
 
     def _authenticate(self, cloud: Cloud) -> None:

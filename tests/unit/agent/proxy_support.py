@@ -38,14 +38,14 @@ def running_proxy(
         return proxy, await proxy.start()
 
     try:
-        proxy, bound = asyncio.run_coroutine_threadsafe(make(), loop).result(10)
+        proxy, bound = asyncio.run_coroutine_threadsafe(make(), loop).result(60)
         try:
             yield bound
         finally:
-            asyncio.run_coroutine_threadsafe(proxy.stop(grace=1.0), loop).result(20)
+            asyncio.run_coroutine_threadsafe(proxy.stop(grace=1.0), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
     assert not unhandled, unhandled
 
@@ -75,7 +75,7 @@ class CountingVolumes:
         self.delay.set()
 
     def mount(self, volumes: Sequence[CloudVolume], policy: Policy) -> list[MountedVolume]:
-        assert self.delay.wait(20)
+        assert self.delay.wait(60)
         self.policies.append(policy)
         failures = [Failure(one.name, self.refuse[one.name]) for one in volumes if one.name in self.refuse]
         if failures:

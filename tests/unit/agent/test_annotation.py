@@ -134,6 +134,8 @@ near_volumes = st.dictionaries(
 )
 @example(b"\xff")
 @example("\ud800")
+@example(json.dumps({"\U0001f512" * 300: {}}))
+@example(json.dumps({"vol-0": {"mount_point": "\U0001f512" * 300, "fs_type": "ext4", "disk_id": "d"}}))
 def test_anything_is_parsed_or_refused(text: str | bytes) -> None:
     try:
         volumes = parse_annotation(text)

@@ -83,7 +83,7 @@ class Stuck:
     def __call__(self, *_: object) -> bytes:
         self._times -= 1
         if self._times >= 0:
-            self._end.wait(20)
+            self._end.wait(60)
         return KEY
 
     def let_go(self) -> None:
@@ -202,7 +202,7 @@ def test_a_refusal_is_final_names_the_key_and_shows_nothing_of_the_hubs_words(
             started = time.monotonic()
             with pytest.raises(Unavailable) as raised:
                 attempt()
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30
             assert raised.value.rule == "data-hub-failed"
             assert "default/key/vol1" in str(raised.value)
             assert KEY.decode() not in everything_shown(raised.value)
@@ -228,19 +228,19 @@ def test_an_absent_hub_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
             attempt()
         assert raised.value.rule == "data-hub-unavailable"
         assert "default/key/vol1" in str(raised.value)
-        assert 0.3 < time.monotonic() - started < 5
+        assert 0.3 < time.monotonic() - started < 30
 
 
 def test_a_hub_that_comes_up_late_is_used(tmp_path: Path) -> None:
     hub = Hub()
     result: list[bytes] = []
     thread = threading.Thread(
-        target=lambda: result.append(DataHubClient(str(tmp_path / "s"), timeout=10).get_resource(URI))
+        target=lambda: result.append(DataHubClient(str(tmp_path / "s"), timeout=60).get_resource(URI))
     )
     thread.start()
     time.sleep(0.3)
     with hub.serving(tmp_path / "s"):
-        thread.join(5)
+        thread.join(60)
     assert result == [KEY]
 
 
@@ -259,8 +259,8 @@ def test_a_release_that_times_out_is_tried_three_times_within_the_bound(tmp_path
     with hub.serving(tmp_path / "s"):
         started = time.monotonic()
         with pytest.raises(Unavailable) as raised:
-            DataHubClient(str(tmp_path / "s"), timeout=1.2).get_resource(URI)
-        assert 1.1 < time.monotonic() - started < 5
+            DataHubClient(str(tmp_path / "s"), timeout=3).get_resource(URI)
+        assert 2.9 < time.monotonic() - started < 30
         stuck.let_go()
     assert raised.value.rule == "data-hub-timeout"
     assert "default/key/vol1" in str(raised.value)
@@ -291,8 +291,8 @@ def test_an_open_that_times_out_is_not_repeated(tmp_path: Path) -> None:
     with hub.serving(tmp_path / "s"):
         started = time.monotonic()
         with pytest.raises(Unavailable) as raised:
-            DataHubClient(str(tmp_path / "s"), timeout=0.5).open_encrypted(**OPEN)
-        assert 0.4 < time.monotonic() - started < 5
+            DataHubClient(str(tmp_path / "s"), timeout=1).open_encrypted(**OPEN)
+        assert 0.9 < time.monotonic() - started < 30
         stuck.let_go()
     assert raised.value.rule == "data-hub-timeout"
     assert len(hub.mounted) == 1
@@ -338,7 +338,7 @@ def test_an_empty_or_short_key_is_refused(tmp_path: Path, resource: bytes) -> No
 
 
 def test_volumes_are_opened_in_parallel_through_one_client(tmp_path: Path) -> None:
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=60)
 
     def meet() -> None:
         barrier.wait()
@@ -353,12 +353,12 @@ def test_volumes_are_opened_in_parallel_through_one_client(tmp_path: Path) -> No
             failures.append(error)
 
     with hub.serving(tmp_path / "s"):
-        client = DataHubClient(str(tmp_path / "s"), timeout=10)
+        client = DataHubClient(str(tmp_path / "s"), timeout=60)
         threads = [threading.Thread(target=open_one, args=(client, index)) for index in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert not failures
     assert len(hub.mounted) == 4
 

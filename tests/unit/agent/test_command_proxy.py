@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from agent.command_proxy import address
 from agent.proxy import Address
+from tests.cluster.processes import free_port
 from tests.peers.authority import Authority
 from tests.peers.kata import SERVICE, by_id, go_agent
 from tests.peers.ttrpc_go import GoCall, go_calls
@@ -36,11 +36,11 @@ def command(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 def ended(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGTERM)
-    return process.wait(10)
+    return process.wait(60)
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -71,9 +71,7 @@ def test_in_front_it_listens_with_the_forwarders_certificates(tmp_path: Path) ->
         "tls-client-ca": authority.certificate.read_text(),
     }
     (tmp_path / "apf.json").write_text(json.dumps(config))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (
         go_agent(tmp_path / "u"),
         command(
@@ -99,7 +97,7 @@ def test_in_front_it_listens_with_the_forwarders_certificates(tmp_path: Path) ->
 )
 def test_without_what_it_needs_it_ends_and_says_why(arguments: tuple[str, ...], code: int, rule: str) -> None:
     with command("proxy", *arguments) as process:
-        assert process.wait(20) == code
+        assert process.wait(60) == code
         assert process.stderr is not None
         message = process.stderr.read()
     assert f"[{rule}]" in message

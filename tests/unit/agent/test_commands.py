@@ -47,8 +47,8 @@ def test_a_message_is_bounded() -> None:
 def test_a_tool_that_does_not_end_is_killed() -> None:
     start = time.monotonic()
     with pytest.raises(Unavailable, match="tool-timeout"):
-        SystemRunner().run(["sleep", "30"], timeout=0.2)
-    assert time.monotonic() - start < 10
+        SystemRunner().run(["sleep", "60"], timeout=0.2)
+    assert time.monotonic() - start < 30
 
 
 def test_a_missing_tool_is_named() -> None:

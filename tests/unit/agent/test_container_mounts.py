@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.container_mounts import (
@@ -339,6 +339,7 @@ def test_what_passes_leaves_each_named_place_to_its_volume(mounts: list[Containe
 
 
 @given(st.lists(st.builds(ContainerMount, st.text(max_size=300), st.text(max_size=300)), max_size=3))
+@example([ContainerMount("\U0001f512" * 300, "\x7f" * 300)])
 def test_no_mount_of_the_hosts_breaks_the_check(mounts: list[ContainerMount]) -> None:
     try:
         refuse_uncovered(POLICY, mounts)

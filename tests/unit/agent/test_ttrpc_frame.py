@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -25,13 +26,26 @@ from agent.ttrpc_frame import (
 )
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[Channel, socket.socket]]:
+@contextmanager
+def _pair(frame_timeout: float) -> Iterator[tuple[Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, frame_timeout=0.3)
+    channel = Channel(ours, frame_timeout)
     yield channel, theirs
     channel.close()
     theirs.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Channel, socket.socket]]:
+    with _pair(60.0) as patient:
+        yield patient
+
+
+@pytest.fixture
+def hasty() -> Iterator[tuple[Channel, socket.socket]]:
+    """A pair whose frames must be complete within 0.3 s."""
+    with _pair(0.3) as one:
+        yield one
 
 
 def test_a_frame_begins_with_length_stream_type_and_flags_in_network_order() -> None:
@@ -49,7 +63,7 @@ def test_data_of_exactly_4_mib_fits_and_one_byte_more_does_not() -> None:
 )
 def test_any_frame_is_received_as_it_was_sent(stream_id: int, kind: int, flags: int, data: bytes) -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, frame_timeout=1.0)
+    channel = Channel(ours, frame_timeout=60.0)
     with theirs:
         theirs.sendall(struct.pack(">IIBB", len(data), stream_id, kind, flags) + data)
         assert channel.receive() == Frame(stream_id, kind, flags, data)
@@ -72,14 +86,14 @@ def test_a_frame_that_comes_in_single_bytes_is_put_together(pair: tuple[Channel,
 
 @pytest.mark.parametrize("sent", [1, 9, 10, 14], ids=lambda sent: f"{sent} bytes")
 def test_a_frame_that_stays_incomplete_ends_the_channel(
-    pair: tuple[Channel, socket.socket], sent: int
+    hasty: tuple[Channel, socket.socket], sent: int
 ) -> None:
-    channel, theirs = pair
+    channel, theirs = hasty
     theirs.sendall(encode_frame(1, MessageType.REQUEST, b"complete")[:sent])
     started = time.monotonic()
     with pytest.raises(ChannelClosed, match="stalled"):
         channel.receive()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
 
 
 def test_an_oversized_frame_is_reported_and_the_next_one_received(
@@ -120,8 +134,8 @@ def test_an_oversized_frame_is_not_kept_in_memory(pair: tuple[Channel, socket.so
         thread.join()
 
 
-def test_a_header_alone_reserves_no_memory(pair: tuple[Channel, socket.socket]) -> None:
-    channel, theirs = pair
+def test_a_header_alone_reserves_no_memory(hasty: tuple[Channel, socket.socket]) -> None:
+    channel, theirs = hasty
     theirs.sendall(struct.pack(">IIBB", MAX_DATA, 3, 1, 0))
     tracemalloc.start()
     try:
@@ -149,15 +163,15 @@ def test_a_peer_that_never_reads_times_a_sender_out(pair: tuple[Channel, socket.
         for _ in range(100_000):
             channel.send(small, timeout=0.05)
     # Nothing of the last frame went out, so the stream is intact once the peer reads again.
-    theirs.settimeout(5)
+    theirs.settimeout(60)
     assert len(theirs.recv(1 << 20)) % 10 == 0
-    channel.send(small, timeout=1)
+    channel.send(small, timeout=60)
 
 
 def test_a_peer_that_stops_reading_midway_is_cut_off(pair: tuple[Channel, socket.socket]) -> None:
     channel, _ = pair
     with pytest.raises(ChannelClosed, match="stopped reading"):
-        channel.send(encode_frame(1, MessageType.REQUEST, bytes(MAX_DATA)), timeout=0.1)
+        channel.send(encode_frame(1, MessageType.REQUEST, bytes(MAX_DATA)), timeout=1)
     with pytest.raises(ChannelClosed):
         channel.send(encode_frame(3, MessageType.REQUEST, b""), timeout=0.1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from agent.ttrpc import (
 )
 from proto import cdh_pb2
 from tests.peers.ttrpc_go import SERVICE, GoCall, go_calls, go_server, unwrapped, wrapped
+from tests.tools.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def client(go_socket: Path) -> Iterator[Client]:
         yield connected
 
 
-def call(client: Client, method: str, value: bytes, timeout: float = 20.0) -> bytes:
+def call(client: Client, method: str, value: bytes, timeout: float = 60.0) -> bytes:
     return unwrapped(client.call(SERVICE, method, wrapped(value), timeout))
 
 
@@ -47,12 +49,13 @@ def test_our_client_and_the_go_server_exchange_bytes(client: Client) -> None:
 
 
 def test_our_client_gets_the_go_servers_answers_out_of_order(client: Client) -> None:
-    finished: list[bytes] = []
-    with ThreadPoolExecutor(5) as pool:
-        delays = [b"%d" % delay for delay in range(800, -200, -200)]
-        list(pool.map(lambda delay: finished.append(call(client, "Sleep", delay)), delays))
-    assert finished == sorted(finished, key=int)
-    assert sorted(finished) == sorted(delays)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(call, client, "Sleep", b"30000")
+        for value in (b"1", b"2"):
+            assert call(client, "Echo", value) == value
+        assert not slow.done()
+        client.close()
+        assert isinstance(slow.exception(60), TtrpcConnectionError)
 
 
 def test_our_client_makes_many_calls_at_once_to_the_go_server(client: Client) -> None:
@@ -75,14 +78,14 @@ def test_the_go_server_answers_12_to_what_it_does_not_know(client: Client, servi
 
 
 def test_the_go_server_learns_how_long_our_client_waits(client: Client) -> None:
-    assert 4000 < int(call(client, "Remaining", b"", timeout=5)) <= 5000
+    assert 40_000 < int(call(client, "Remaining", b"", timeout=60)) <= 60_000
 
 
 def test_our_client_times_out_on_the_go_server_and_goes_on(client: Client) -> None:
     started = time.monotonic()
     with pytest.raises(TtrpcTimeout):
-        call(client, "Sleep", b"1500", timeout=0.2)
-    assert time.monotonic() - started < 1
+        call(client, "Sleep", b"60000", timeout=0.2)
+    assert time.monotonic() - started < 20
     assert call(client, "Echo", b"next") == b"next"
 
 
@@ -97,18 +100,35 @@ def test_4_mib_to_and_from_the_go_server(client: Client) -> None:
 
 def test_an_answer_the_go_server_can_not_send_ends_the_connection(go_socket: Path) -> None:
     with Client(str(go_socket)) as client, pytest.raises(TtrpcConnectionError):
-        call(client, "Fill", b"%d" % MAX_DATA, timeout=5)
+        call(client, "Fill", b"%d" % MAX_DATA)
 
 
 def test_our_client_sees_the_go_server_die_in_the_middle_of_a_call(tmp_path: Path) -> None:
     with go_server(tmp_path / "s"), Client(str(tmp_path / "s")) as client, ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(call, client, "Sleep", b"20000")
-        time.sleep(0.1)
+        waiting = pool.submit(call, client, "Sleep", b"50000")
+        eventually(lambda: client._next_stream_id > 1)
+        assert call(client, "Echo", b"sent after it") == b"sent after it"
         dying = pool.submit(call, client, "Exit", b"")
         for ended in (dying, waiting):
             with pytest.raises(TtrpcConnectionError) as raised:
-                ended.result(5)
+                ended.result(60)
             assert raised.value.sent
+
+
+class Overtaken:
+    """A method whose first call, of the payload ``first``, returns a good while after the second one."""
+
+    def __init__(self) -> None:
+        self._is_first, self._second = threading.Lock(), threading.Event()
+        self.first = b""
+
+    def __call__(self, payload: bytes) -> bytes:
+        if self._is_first.acquire(blocking=False):
+            self.first = payload
+            assert self._second.wait(60)
+            time.sleep(1)
+        self._second.set()
+        return payload
 
 
 def sleep(payload: bytes) -> bytes:
@@ -126,8 +146,9 @@ def get_resource(payload: bytes) -> bytes:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[None]:
+def serving(path: Path, **more: Handler) -> Iterator[None]:
     handlers: dict[tuple[str, str], Handler] = {
+        **{("peer.Python", name): handler for name, handler in more.items()},
         ("peer.Python", "Echo"): lambda payload: payload,
         ("peer.Python", "Sleep"): sleep,
         ("peer.Python", "Fail"): refuse,
@@ -159,9 +180,12 @@ def test_the_go_client_makes_many_calls_at_once_to_our_server(our_socket: Path) 
     assert not any(one.code for one in results)
 
 
-def test_the_go_client_gets_our_answers_out_of_order(our_socket: Path) -> None:
-    results = go_calls(our_socket, [python("Sleep", b"%d" % delay) for delay in (600, 400, 200, 0)])
-    assert [unwrapped(one.payload) for one in results] == [b"0", b"200", b"400", b"600"]
+def test_the_go_client_gets_our_answers_out_of_order(tmp_path: Path) -> None:
+    overtaken = Overtaken()
+    with serving(tmp_path / "s", Overtaken=overtaken):
+        results = go_calls(tmp_path / "s", [python("Overtaken", value) for value in (b"one", b"other")])
+    assert {unwrapped(one.payload) for one in results} == {b"one", b"other"}
+    assert results[1].payload == overtaken.first
 
 
 def test_the_go_client_reads_our_statuses_and_goes_on(our_socket: Path) -> None:
@@ -194,19 +218,26 @@ def test_4_mib_from_the_go_client_and_back(our_socket: Path) -> None:
 
 
 def test_a_go_client_that_gave_up_does_not_disturb_the_others(our_socket: Path) -> None:
-    results = go_calls(our_socket, [python("Sleep", b"500", timeout_ms=100), python("Sleep", b"700")])
-    assert [one.index for one in results] == [0, 1]
+    results = go_calls(our_socket, [python("Sleep", b"1500", timeout_ms=100), python("Sleep", b"500")])
+    results.sort(key=lambda one: one.index)
     # The client's own clock or our status, whichever comes first: both say that time is up.
     assert "deadline exceeded" in results[0].message.lower() or results[0].code == Code.DEADLINE_EXCEEDED
     assert results[1].code == 0
 
 
 def test_the_go_client_sees_our_server_stop_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    began = threading.Event()
+
+    def begin_and_sleep(payload: bytes) -> bytes:
+        began.set()
+        time.sleep(1)
+        return payload
+
     with ThreadPoolExecutor(1) as pool:
-        with serving(tmp_path / "s"):
-            waiting = pool.submit(go_calls, tmp_path / "s", [python("Sleep", b"1500")])
-            time.sleep(0.5)
-        (result,) = waiting.result(10)
+        with serving(tmp_path / "s", Begin=begin_and_sleep):
+            waiting = pool.submit(go_calls, tmp_path / "s", [python("Begin")])
+            assert began.wait(60)
+        (result,) = waiting.result(60)
     assert result.closed
 
 

@@ -25,11 +25,6 @@ from proto import ttrpc_pb2
 from tests.peers.ttrpc_raw import DATA, REQUEST, RESPONSE, connected, frame, read_frame, request, response
 
 
-def sleep(payload: bytes) -> bytes:
-    time.sleep(float(payload))
-    return payload
-
-
 def fail(payload: bytes) -> bytes:
     code, _, message = payload.partition(b" ")
     raise TtrpcError(int(code), message.decode())
@@ -41,7 +36,6 @@ def crash(payload: bytes) -> bytes:
 
 HANDLERS: Mapping[tuple[str, str], Handler] = {
     ("s", "echo"): lambda payload: payload,
-    ("s", "sleep"): sleep,
     ("s", "fail"): fail,
     ("s", "crash"): crash,
     ("s", "fill"): lambda payload: bytes(int(payload)),
@@ -73,11 +67,19 @@ def test_the_handler_gets_the_payload_and_the_caller_its_answer(path: Path) -> N
         assert read_frame(connection) == (1, RESPONSE, 0, response(1, b"\0\xff binary")[10:])
 
 
-def test_answers_come_when_they_are_ready_not_in_order(path: Path) -> None:
-    with connected(path) as connection:
-        for stream_id, delay in ((1, b"0.4"), (3, b"0.2"), (5, b"0")):
-            connection.sendall(request(stream_id, "sleep", delay))
-        assert [read_frame(connection).stream_id for _ in range(3)] == [5, 3, 1]
+def test_answers_come_when_they_are_ready_not_in_order(tmp_path: Path) -> None:
+    ends = {b"1": threading.Event(), b"3": threading.Event(), b"5": threading.Event()}
+
+    def wait(payload: bytes) -> bytes:
+        assert ends[payload].wait(60)
+        return payload
+
+    with serving(tmp_path / "s", {("s", "wait"): wait}), connected(tmp_path / "s") as connection:
+        for payload in ends:
+            connection.sendall(request(int(payload), "wait", payload))
+        for payload in (b"5", b"3", b"1"):
+            ends[payload].set()
+            assert read_frame(connection).stream_id == int(payload)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_a_request_not_done_in_time_is_answered_once_with_deadline_exceeded(tmp_
     finish, finished = threading.Event(), threading.Event()
 
     def handler(payload: bytes) -> bytes:
-        finish.wait(20)
+        finish.wait(60)
         finished.set()
         return payload
 
@@ -179,9 +181,9 @@ def test_a_request_not_done_in_time_is_answered_once_with_deadline_exceeded(tmp_
         started = time.monotonic()
         connection.sendall(request(1, "stuck", timeout_nano=100_000_000))
         assert read_frame(connection).response.status.code == Code.DEADLINE_EXCEEDED
-        assert 0.1 <= time.monotonic() - started < 10
+        assert 0.1 <= time.monotonic() - started < 30
         finish.set()
-        assert finished.wait(5)
+        assert finished.wait(60)
         time.sleep(0.1)
         connection.sendall(request(3, "echo"))
         # Had the handler's late result been sent too, it would come before this one.
@@ -205,16 +207,22 @@ def test_a_status_message_without_end_is_cut(path: Path) -> None:
 
 
 def test_a_slow_frame_is_dropped_in_time_and_holds_up_nobody(tmp_path: Path) -> None:
-    with serving(tmp_path / "s", frame_timeout=1.0), connected(tmp_path / "s") as slow:
-        slow.sendall(request(1, "echo", b"never whole")[:-1])
-        with connected(tmp_path / "s") as other:
+    incomplete = request(1, "echo", b"never whole")[:-1]
+    with serving(tmp_path / "patient", frame_timeout=600), connected(tmp_path / "patient") as slow:
+        slow.sendall(incomplete)
+        with connected(tmp_path / "patient") as other:
             other.sendall(request(1, "echo", b"quick"))
             assert read_frame(other).response.payload == b"quick"
-            assert select.select([slow], [], [], 0)[0] == []  # Not dropped yet.
-            assert slow.recv(1) == b""
-            # An idle connection is not a slow one.
-            other.sendall(request(3, "echo", b"still"))
-            assert read_frame(other).response.payload == b"still"
+    with (
+        serving(tmp_path / "s", frame_timeout=0.5),
+        connected(tmp_path / "s") as slow,
+        connected(tmp_path / "s") as other,
+    ):
+        slow.sendall(incomplete)
+        assert slow.recv(1) == b""
+        # An idle connection is not a slow one.
+        other.sendall(request(3, "echo", b"still"))
+        assert read_frame(other).response.payload == b"still"
 
 
 def test_a_client_that_never_reads_is_dropped_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -222,8 +230,10 @@ def test_a_client_that_never_reads_is_dropped_and_holds_up_nobody(tmp_path: Path
         for stream_id in (1, 3, 5):
             deaf.sendall(request(stream_id, "fill", b"4000000"))
         with Client(str(tmp_path / "s")) as client:
-            assert client.call("s", "echo", b"quick", 5) == b"quick"
-        time.sleep(1.0)
+            assert client.call("s", "echo", b"quick", 30) == b"quick"
+        hung_up = select.poll()
+        hung_up.register(deaf, 0)
+        assert hung_up.poll(60_000)
         with suppress(ConnectionError):
             received = 0
             while chunk := deaf.recv(1 << 20):
@@ -237,7 +247,7 @@ def test_a_client_that_only_asks_and_never_reads_is_dropped(tmp_path: Path) -> N
         with pytest.raises(ConnectionError):
             for stream_id in range(1, 1 << 20, 2):
                 deaf.sendall(request(stream_id, "echo", b"x"))
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
 
 
 def test_one_connection_runs_a_bounded_number_of_calls_and_serves_the_rest_later(tmp_path: Path) -> None:
@@ -264,19 +274,19 @@ def test_one_connection_runs_a_bounded_number_of_calls_and_serves_the_rest_later
 
 def test_a_busy_connection_does_not_delay_another(tmp_path: Path) -> None:
     finish = threading.Event()
-    handlers = {**HANDLERS, ("s", "stuck"): lambda _: b"%d" % finish.wait(20)}
+    handlers = {**HANDLERS, ("s", "stuck"): lambda _: b"%d" % finish.wait(60)}
     with serving(tmp_path / "s", handlers), connected(tmp_path / "s") as busy:
         for stream_id in range(1, 80, 2):
             busy.sendall(request(stream_id, "stuck"))
         with Client(str(tmp_path / "s")) as client:
-            assert client.call("s", "echo", b"quick", 5) == b"quick"
+            assert client.call("s", "echo", b"quick", 30) == b"quick"
         finish.set()
         assert len({read_frame(busy).stream_id for _ in range(40)}) == 40
 
 
 def test_a_connection_full_of_stuck_calls_is_told_so_and_recovers_when_one_ends(tmp_path: Path) -> None:
     finish = threading.Event()
-    handlers = {**HANDLERS, ("s", "stuck"): lambda _: b"%d" % finish.wait(20)}
+    handlers = {**HANDLERS, ("s", "stuck"): lambda _: b"%d" % finish.wait(60)}
     with serving(tmp_path / "s", handlers, 0.3), connected(tmp_path / "s") as connection:
         for stream_id in range(1, 33, 2):
             connection.sendall(request(stream_id, "stuck", timeout_nano=1_000_000))
@@ -285,7 +295,7 @@ def test_a_connection_full_of_stuck_calls_is_told_so_and_recovers_when_one_ends(
             connection.sendall(request(stream_id, "echo"))
             assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
         finish.set()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         for stream_id in range(37, 1000, 2):
             connection.sendall(request(stream_id, "echo", b"again"))
             if read_frame(connection).response.payload == b"again":
@@ -301,7 +311,7 @@ def test_clients_that_leave_stuck_calls_behind_cost_a_bounded_number_of_threads(
 
     def stuck(payload: bytes) -> bytes:
         started.release()
-        finish.wait(20)
+        finish.wait(60)
         return payload
 
     handlers = {**HANDLERS, ("s", "stuck"): stuck}
@@ -311,7 +321,7 @@ def test_clients_that_leave_stuck_calls_behind_cost_a_bounded_number_of_threads(
                 for stream_id in range(1, 2 * calls, 2):
                     leaving.sendall(request(stream_id, "stuck"))
                 for _ in range(calls):
-                    assert started.acquire(timeout=5)
+                    assert started.acquire(timeout=60)
         with connected(tmp_path / "s") as connection:
             # The connection's own threads are there once the first call was answered.
             connection.sendall(request(1, "stuck"))
@@ -321,7 +331,7 @@ def test_clients_that_leave_stuck_calls_behind_cost_a_bounded_number_of_threads(
             assert read_frame(connection).response.status.code == Code.RESOURCE_EXHAUSTED
             assert threading.active_count() <= before
             finish.set()
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 60
             for stream_id in range(5, 1000, 2):
                 connection.sendall(request(stream_id, "echo", b"again"))
                 if read_frame(connection).response.payload == b"again":
@@ -351,7 +361,7 @@ def test_connections_beyond_the_bound_are_closed_and_room_returns(path: Path) ->
     connections = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(24)]
     refused = 0
     for connection in connections:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(path))
         try:
             connection.sendall(request(1, "echo", b"x"))
@@ -361,7 +371,7 @@ def test_connections_beyond_the_bound_are_closed_and_room_returns(path: Path) ->
     assert refused == 8
     for connection in connections:
         connection.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         try:
             with connected(path) as connection:
@@ -474,17 +484,17 @@ def test_whatever_a_client_sends_the_server_ends_its_connection_and_serves_on() 
         @given(noise=client_noise)
         def run(noise: bytes) -> None:
             # A reset means that it was dropped while there was more to read.
-            with suppress(ConnectionError), connected(path, timeout=5) as connection:
+            with suppress(ConnectionError), connected(path) as connection:
                 connection.sendall(noise)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(1 << 16):
                     pass
             with Client(str(path)) as client:
-                assert client.call("s", "echo", b"alive", 5) == b"alive"
+                assert client.call("s", "echo", b"alive", 60) == b"alive"
 
         before = threading.active_count()
         run()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while threading.active_count() > before + 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert threading.active_count() <= before + 2

@@ -24,7 +24,7 @@ def _fails(*arguments: str, env: dict[str, str] | None = None) -> str:
     """Run the command, which must exit with an error, and return what it says."""
     environment = {"PATH": "/usr/bin", **(env or {})}
     finished = subprocess.run(
-        [COMMAND, *arguments], env=environment, capture_output=True, text=True, timeout=20, check=False
+        [COMMAND, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert finished.returncode in (1, 2)
     assert "Traceback" not in finished.stderr
@@ -85,7 +85,7 @@ def test_settings_can_come_from_the_environment(tmp_path: Path) -> None:
 def test_the_node_role_imports_no_provider() -> None:
     program = "import sys; from cli.node import node; print(*sorted(sys.modules))"
     printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     ).stdout.split()
     allowed = {"providers", "providers.errors", "providers.observation"}
     assert {name for name in printed if name.split(".")[0] == "providers"} <= allowed

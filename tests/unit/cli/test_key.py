@@ -66,7 +66,7 @@ def broker() -> Iterator[Broker]:
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([COMMAND, "key", "new", *arguments], check=False, timeout=20, **options)
+    return subprocess.run([COMMAND, "key", "new", *arguments], check=False, timeout=60, **options)
 
 
 def shown_pipeline(broker: Broker, folder: Path) -> str:
@@ -90,7 +90,7 @@ def test_the_shown_command_line_stores_32_random_bytes(broker: Broker, tmp_path:
             cwd=tmp_path,
             env=environment,
             capture_output=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         assert finished.returncode == 0, finished.stderr
@@ -113,7 +113,7 @@ def test_a_refused_upload_fails_the_command_line(broker: Broker, tmp_path: Path)
         cwd=tmp_path,
         env=environment,
         capture_output=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert finished.returncode == 22
@@ -160,7 +160,7 @@ def test_a_closed_standard_output_gets_no_key(tmp_path: Path) -> None:
         ["/bin/sh", "-c", f'exec "{COMMAND}" key new "{KEY_ID}" --kbs-url https://kbs >&-'],
         capture_output=True,
         cwd=tmp_path,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert finished.returncode == 1

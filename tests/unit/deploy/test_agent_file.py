@@ -22,11 +22,13 @@ from deploy.podvm import build_agent
 from tests.peers.kata import SERVICE, by_id, go_agent
 from tests.peers.ttrpc_go import GoCall, go_calls
 from tests.tools.agent_file import STOCK_PYTHON, agent_file
+from tests.tools.pace import bare_start_seconds
 
 MAX_BYTES = 10_000_000
 MAX_START = 0.5
 """Seconds of a processor, so that a busy machine does not count; a start that waits shows by the clock."""
-_MAX_CLOCK = 10 * MAX_START
+_MAX_STARTS_OF_PYTHON = 15
+"""On a slow machine: so many times what Python takes to do nothing."""
 _ROUNDS = 5
 
 TOP = Path(__file__).parents[3]
@@ -61,8 +63,9 @@ class Start:
     clock: float
 
     def keeps_the_budget(self, what: str) -> bool:
-        print(f"{what}: {self.clock:.3f} s, {self.processor:.3f} s of a processor; allowed {MAX_START} s")
-        return self.processor < MAX_START and self.clock < _MAX_CLOCK
+        allowed = max(MAX_START, _MAX_STARTS_OF_PYTHON * bare_start_seconds())
+        print(f"{what}: {self.clock:.3f} s, {self.processor:.3f} s of a processor; allowed {allowed} s")
+        return self.processor < allowed and self.clock < 10 * allowed
 
 
 def best_of(start: Callable[[], Start]) -> Start:
@@ -120,7 +123,7 @@ def test_the_proxy_in_it_serves_a_real_client(file: Path, tmp_path: Path) -> Non
         assert (result.code, result.payload) == (0, by_id("c1"))
         assert len(agent.calls("StartContainer")) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     assert not listen.exists()
 
 

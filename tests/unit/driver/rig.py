@@ -41,7 +41,7 @@ class Client:
         parameters: Mapping[str, str] | None = None,
         source: csi_pb2.VolumeContentSource | None = None,
         capability: csi_pb2.VolumeCapability | None = None,
-        timeout: float = 10,
+        timeout: float = 60,
     ) -> csi_pb2.Volume:
         """CreateVolume; a ``required`` and ``limit`` of 0 leave out the capacity range."""
         request = csi_pb2.CreateVolumeRequest(
@@ -57,22 +57,22 @@ class Client:
 
     def delete(self, volume_id: str) -> None:
         """DeleteVolume."""
-        self.controller.DeleteVolume(csi_pb2.DeleteVolumeRequest(volume_id=volume_id), timeout=10)
+        self.controller.DeleteVolume(csi_pb2.DeleteVolumeRequest(volume_id=volume_id), timeout=60)
 
     def snapshot(self, name: str, source: str) -> csi_pb2.Snapshot:
         """CreateSnapshot."""
         request = csi_pb2.CreateSnapshotRequest(name=name, source_volume_id=source)
-        return self.controller.CreateSnapshot(request, timeout=10).snapshot
+        return self.controller.CreateSnapshot(request, timeout=60).snapshot
 
     def delete_snapshot(self, snapshot_id: str) -> None:
         """DeleteSnapshot."""
-        self.controller.DeleteSnapshot(csi_pb2.DeleteSnapshotRequest(snapshot_id=snapshot_id), timeout=10)
+        self.controller.DeleteSnapshot(csi_pb2.DeleteSnapshotRequest(snapshot_id=snapshot_id), timeout=60)
 
     def expand(self, volume_id: str, required: int, limit: int = 0) -> csi_pb2.ControllerExpandVolumeResponse:
         """ControllerExpandVolume."""
         size = csi_pb2.CapacityRange(required_bytes=required, limit_bytes=limit)
         request = csi_pb2.ControllerExpandVolumeRequest(volume_id=volume_id, capacity_range=size)
-        return self.controller.ControllerExpandVolume(request, timeout=10)
+        return self.controller.ControllerExpandVolume(request, timeout=60)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_two_calls_racing_on_one_name_make_one_disk(client: Client, cloud: Memor
 
 def test_two_controllers_racing_on_one_name_make_one_disk(cloud: MemoryCloud) -> None:
     """Field case A1: no lock is shared, the provider alone makes creation idempotent."""
-    together = threading.Barrier(2, timeout=5)
+    together = threading.Barrier(2, timeout=60)
     cloud.before["create_volume"] += [waiting_for(together.wait)] * 2
     with (
         controller(MemoryProvider(cloud)) as one,
@@ -58,7 +58,7 @@ def test_a_replay_after_attachment_returns_the_volume_at_once(client: Client, cl
     """Field case A3."""
     volume = client.create()
     cloud.in_use |= set(cloud.volumes)
-    assert client.create(timeout=2) == volume
+    assert client.create(timeout=20) == volume
 
 
 @pytest.mark.parametrize(

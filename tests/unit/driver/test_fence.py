@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -36,7 +35,7 @@ def attach(client: Client, volume_id: str, node: str) -> dict[str, str]:
     request = csi_pb2.ControllerPublishVolumeRequest(
         volume_id=volume_id, node_id=node, volume_capability=mount()
     )
-    return dict(client.controller.ControllerPublishVolume(request, timeout=5).publish_context)
+    return dict(client.controller.ControllerPublishVolume(request, timeout=60).publish_context)
 
 
 def detach(client: Client, volume_id: str, node: str, timeout: float = 5) -> None:
@@ -50,7 +49,7 @@ def published(client: Client, volume_id: str) -> list[str]:
     got = client.controller.ControllerGetVolume(
         csi_pb2.ControllerGetVolumeRequest(volume_id=volume_id), timeout=5
     )
-    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=5)
+    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=60)
     (entry,) = (entry for entry in listed.entries if entry.volume.volume_id == volume_id)
     assert entry.status.published_node_ids == got.status.published_node_ids
     return list(got.status.published_node_ids)
@@ -105,14 +104,16 @@ def test_an_unpublish_waits_for_the_machine_to_let_go(client: Client, cloud: Mem
     assert published(client, volume_id) == []
 
 
-def test_an_unpublish_of_a_disk_that_stays_attached_fails_in_time(client: Client, cloud: MemoryCloud) -> None:
+def test_an_unpublish_of_a_disk_that_stays_attached_fails_in_time(
+    client: Client, cloud: MemoryCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two looks before the end, so that the answer comes before the caller gives up."""
+    monkeypatch.setattr(controller_publish, "POLL_SECONDS", 20.0)
     volume_id = client.create().volume_id
     attach(client, volume_id, ONE)
     cloud.machines = dict.fromkeys(cloud.volumes, "podvm-7")
-    begun = time.monotonic()
     with refused(Code.FAILED_PRECONDITION) as refusal:
-        detach(client, volume_id, ONE, timeout=0.5)
-    assert time.monotonic() - begun < 0.5
+        detach(client, volume_id, ONE, timeout=30)
     assert "podvm-7" in refusal.message
     assert published(client, volume_id) == [ONE]
 
@@ -145,7 +146,7 @@ def test_what_can_t_be_published_is_refused(client: Client, cloud: MemoryCloud) 
         csi_pb2.ControllerPublishVolumeRequest(node_id=ONE, volume_capability=mount()),
     ):
         with refused(Code.INVALID_ARGUMENT):
-            client.controller.ControllerPublishVolume(request, timeout=5)
+            client.controller.ControllerPublishVolume(request, timeout=60)
     assert "set_published_node" not in cloud.calls
 
 

@@ -12,6 +12,7 @@ from tests.unit.cli.test_command import _fails
 def test_each_cloud_tells_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Past any proxy: the address is the machine's own."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy")
     with metadata() as service:
         assert instance_zone("aws", service) == AWS_ZONE
         assert instance_zone("azure", service) == "westeurope-2"

@@ -103,7 +103,7 @@ def test_a_template_that_fits_no_volume_is_refused(client: Client, cloud: Memory
         client.create(parameters=parameters(key_id))
     assert "kbs-key-id" in refusal.message
     with refused(Code.INVALID_ARGUMENT):
-        client.controller.GetCapacity(csi_pb2.GetCapacityRequest(parameters=parameters(key_id)), timeout=5)
+        client.controller.GetCapacity(csi_pb2.GetCapacityRequest(parameters=parameters(key_id)), timeout=60)
     assert not cloud.calls
 
 
@@ -140,7 +140,7 @@ def test_whatever_the_metadata_the_key_is_a_path_of_three_segments(
 def test_capacity_is_told_before_a_claim_is_known(client: Client) -> None:
     """The provisioner asks with the class's parameters alone."""
     request = csi_pb2.GetCapacityRequest(parameters={"encrypt-type": "luks2", "kbs-key-id": TEMPLATE})
-    assert client.controller.GetCapacity(request, timeout=5).available_capacity
+    assert client.controller.GetCapacity(request, timeout=60).available_capacity
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "volume"])
@@ -195,7 +195,7 @@ def test_validation_compares_with_the_volume_s_own_key(client: Client) -> None:
         request = csi_pb2.ValidateVolumeCapabilitiesRequest(
             volume_id=volume.volume_id, volume_capabilities=[mount()], parameters=parameters(claim=claim)
         )
-        answer = client.controller.ValidateVolumeCapabilities(request, timeout=5)
+        answer = client.controller.ValidateVolumeCapabilities(request, timeout=60)
         assert answer.HasField("confirmed") is confirmed
 
 

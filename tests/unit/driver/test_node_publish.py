@@ -289,17 +289,17 @@ def test_two_volumes_over_one_disk_published_at_once_end_with_one_record(
 
     def slow_write(volumes: DirectVolumes, target_path: str, info: MountInfo) -> None:
         inside.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
         write(volumes, target_path, info)
 
     monkeypatch.setattr(DirectVolumes, "write", slow_write)
     first = threading.Thread(target=publish, args=(plugin, targets["pvc-1"]), kwargs={"volume_id": "pvc-1"})
     first.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     with pytest.raises(Aborted):
         publish(plugin, targets["local:csi-vol-pvc-1"], volume_id="local:csi-vol-pvc-1")
     proceed.set()
-    first.join(10)
+    first.join(60)
     assert names(node.root) == {node.record(targets["pvc-1"]).name}
 
 
@@ -393,7 +393,7 @@ def test_calls_on_one_volume_or_one_target_do_not_overlap(
     def fsync(descriptor: int) -> None:
         if getattr(slow, "here", False):
             reached.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
         real_fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -405,7 +405,7 @@ def test_calls_on_one_volume_or_one_target_do_not_overlap(
     thread = threading.Thread(target=first)
     thread.start()
     try:
-        assert reached.wait(20)
+        assert reached.wait(60)
         with pytest.raises(Aborted):
             publish(plugin, target)
         with pytest.raises(Aborted):

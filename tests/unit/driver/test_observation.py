@@ -155,7 +155,7 @@ def test_a_probe_that_finds_no_fault_is_logged_at_debug_alone() -> None:
             captured("json", level) as stream,
             serving({"Identity": IdentityService(can_expand=True)}) as client,
         ):
-            client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+            client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
             logged = stream.getvalue()
         assert logged.count('"message": "rpc"') == count
 
@@ -182,9 +182,9 @@ def test_every_call_is_told_with_its_code_whatever_ends_it(noting: Noting) -> No
         client.create()
         with refused(grpc.StatusCode.INVALID_ARGUMENT):
             client.delete("")
-        client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+        client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
         with refused(grpc.StatusCode.UNIMPLEMENTED):
-            client.controller.ControllerModifyVolume(modify, timeout=5)
+            client.controller.ControllerModifyVolume(modify, timeout=60)
     assert noting.ended[:4] == [
         ("Controller/CreateVolume", "ABORTED"),
         ("Controller/CreateVolume", "OK"),

@@ -62,7 +62,7 @@ class Noting(Observer):
 
 def _is_ready(readiness: BackendReadiness) -> bool:
     with serving({"Identity": IdentityService(can_expand=True, readiness=readiness.reason)}) as client:
-        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
     assert probe.HasField("ready")
     return probe.ready.value
 
@@ -112,7 +112,7 @@ def test_a_probe_that_is_not_ready_is_logged_once() -> None:
     identity = IdentityService(can_expand=True, readiness=lambda: DENIED)
     with captured("json", "info") as stream, serving({"Identity": identity}) as client:
         for _ in range(3):
-            client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+            client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
         logged = stream.getvalue()
     assert logged.count('"not ready"') == 1
 

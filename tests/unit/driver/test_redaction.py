@@ -254,7 +254,7 @@ def test_a_real_controller_on_azure_shows_neither_its_identity_nor_its_token(tmp
             connect(process.target()) as client,
         ):
             client.delete(client.create(timeout=30).volume_id)
-            with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics") as answer:
+            with urllib.request.urlopen(f"http://{process.metrics_address()}/metrics", timeout=60) as answer:
                 metrics = answer.read().decode()
         logged = process.log.read_text()
     assert "azure.identity" in logged

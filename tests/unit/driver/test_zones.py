@@ -45,7 +45,7 @@ def create(
         mutable_parameters=mutable,
         parameters=parameters,
     )
-    return client.controller.CreateVolume(request, timeout=5).volume
+    return client.controller.CreateVolume(request, timeout=60).volume
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_topology_of_others_is_refused(
         ),
     )
     with refused(Code.INVALID_ARGUMENT) as refusal:
-        client.controller.CreateVolume(request, timeout=5)
+        client.controller.CreateVolume(request, timeout=60)
     assert ZONE_KEY in refusal.message
     assert not cloud.calls
 
@@ -104,7 +104,7 @@ def test_zones_are_advertised_only_where_there_are_any(cloud: MemoryCloud) -> No
     service = csi_pb2.PluginCapability.Service
     for has_zones in (True, False):
         with serving({"Identity": IdentityService(can_expand=True, has_zones=has_zones)}) as client:
-            answer = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=5)
+            answer = client.identity.GetPluginCapabilities(csi_pb2.GetPluginCapabilitiesRequest(), timeout=60)
             types = {capability.service.type for capability in answer.capabilities}
             assert (service.VOLUME_ACCESSIBILITY_CONSTRAINTS in types) == has_zones
     with controller(MemoryProvider(cloud)) as without:
@@ -118,7 +118,7 @@ def test_a_class_of_attributes_wins_over_the_storage_class(client: Client, cloud
 
 def _modify(client: Client, volume_id: str, parameters: dict[str, str]) -> None:
     request = csi_pb2.ControllerModifyVolumeRequest(volume_id=volume_id, mutable_parameters=parameters)
-    client.controller.ControllerModifyVolume(request, timeout=5)
+    client.controller.ControllerModifyVolume(request, timeout=60)
 
 
 def test_a_volume_is_modified_by_mutable_parameters_only(client: Client, cloud: MemoryCloud) -> None:
@@ -143,7 +143,7 @@ def test_what_the_cloud_says_of_a_disk_s_health_is_passed_on(client: Client, clo
     got = client.controller.ControllerGetVolume(
         csi_pb2.ControllerGetVolumeRequest(volume_id=volume_id), timeout=5
     )
-    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=5)
+    listed = client.controller.ListVolumes(csi_pb2.ListVolumesRequest(), timeout=60)
     for status in (got.status, listed.entries[0].status):
         assert (status.volume_condition.abnormal, status.volume_condition.message) == (
             True,

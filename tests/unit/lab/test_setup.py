@@ -33,7 +33,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_machine_without_a_cache_is_set_up_in_one_run(tmp_path: Path, environment: dict[str, str]) -> None:
     """The kernel and Prometheus share a lock: taking it twice in one process would wait for ever."""
     done = subprocess.run(
-        [_SETUP], env=environment, timeout=60, check=True, stdout=subprocess.PIPE, text=True
+        [_SETUP], env=environment, timeout=240, check=True, stdout=subprocess.PIPE, text=True
     )
     cache = tmp_path / "cache" / "confidential-csi"
     assert (cache / "kernel" / "version").read_text() == "9.8\n"
@@ -42,13 +42,27 @@ def test_a_machine_without_a_cache_is_set_up_in_one_run(tmp_path: Path, environm
     assert done.stdout.count("downloading") == 2
 
     again = subprocess.run(
-        [_SETUP], env=environment, timeout=60, check=True, stdout=subprocess.PIPE, text=True
+        [_SETUP], env=environment, timeout=240, check=True, stdout=subprocess.PIPE, text=True
     )
     assert again.stdout == ""
 
 
 def test_a_failed_download_leaves_nothing_half_done(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "tools" / "dpkg").write_text('#!/bin/bash\nmkdir -p "$3/boot"\nexit 1\n')
-    done = subprocess.run([_SETUP], env=environment, timeout=60, check=False, capture_output=True)
+    done = subprocess.run([_SETUP], env=environment, timeout=240, check=False, capture_output=True)
     assert done.returncode != 0
     assert [path.name for path in (tmp_path / "cache" / "confidential-csi").iterdir()] == ["lock"]
+
+
+def test_what_a_killed_run_left_goes_and_a_download_that_fails_once_is_made_again(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    cache = tmp_path / "cache" / "confidential-csi"
+    for name in ("kernel.aBc123", "prometheus.aBc123"):
+        (cache / name / "tree").mkdir(parents=True)
+    once = (
+        '[ "$1" = download ] || exit 0; [ -e "$0.failed" ] || { touch "$0.failed"; exit 1; }; : >"${!#}.deb"'
+    )
+    (tmp_path / "tools" / "apt-get").write_text(f"#!/bin/bash\n{once}\n")
+    subprocess.run([_SETUP], env=environment, timeout=240, check=True, capture_output=True)
+    assert sorted(path.name for path in cache.iterdir()) == ["kernel", "lock", "prometheus"]

@@ -13,11 +13,11 @@ import pytest
 @contextmanager
 def _mounted(directory: Path, *arguments: str) -> Iterator[Path]:
     directory.mkdir()
-    subprocess.run(["mount", *arguments, str(directory)], check=True, timeout=30)
+    subprocess.run(["mount", *arguments, str(directory)], check=True, timeout=120)
     try:
         yield directory
     finally:
-        subprocess.run(["umount", str(directory)], check=True, timeout=30)
+        subprocess.run(["umount", str(directory)], check=True, timeout=120)
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def reflink_directory(tmp_path: Path) -> Iterator[Path]:
     image = tmp_path / "xfs.img"
     with image.open("wb") as file:
         file.truncate(512 * 1024**2)
-    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, timeout=60)
+    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True, timeout=240)
     with _mounted(tmp_path / "reflink", "-o", "loop", str(image)) as directory:
         yield directory

@@ -11,7 +11,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
 from proto import csi_pb2
-from providers.aws import AwsProvider
+from providers.aws import AwsProvider, calls
 from providers.azure import AzureProvider
 from providers.errors import UnavailableError
 from providers.local import LocalProvider
@@ -49,16 +49,19 @@ def test_a_role_without_permission_is_refused_by_ec2(ec2: tuple[Cloud, Ec2Server
     assert cloud.calls.keys() == {"DescribeVolumes"}
 
 
-def test_an_outage_of_ec2_is_no_refusal(ec2: tuple[Cloud, Ec2Server]) -> None:
+def test_an_outage_of_ec2_is_no_refusal(
+    ec2: tuple[Cloud, Ec2Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_FIRST_PAUSE", 30.0)
     cloud, server = ec2
     provider = AwsProvider(SETTINGS, clients_of(server.url))
     cloud.is_reachable = False
     with pytest.raises(UnavailableError):
-        provider.check_backend(soon(3))
+        provider.check_backend(soon(20))
     cloud.is_reachable = True
     cloud.faults["DescribeVolumes"] = 50 * [Ec2Fault.THROTTLED]
     with pytest.raises(UnavailableError, match="RequestLimitExceeded"):
-        provider.check_backend(soon(1))
+        provider.check_backend(soon(20))
 
 
 def test_a_controller_without_credentials_for_aws_says_so(
@@ -146,9 +149,9 @@ def test_probe_of_a_real_controller_tells_of_a_missing_permission_and_other_call
         running("controller", tmp_path, "--provider", "aws", env=server.environment("us-east-1b")) as process,
         connect(process.target()) as client,
     ):
-        eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=5).ready.value)
+        eventually(lambda: not client.identity.Probe(csi_pb2.ProbeRequest(), timeout=60).ready.value)
         asked = csi_pb2.ControllerGetCapabilitiesRequest()
-        assert client.controller.ControllerGetCapabilities(asked, timeout=5).capabilities
+        assert client.controller.ControllerGetCapabilities(asked, timeout=60).capabilities
         log = process.log.read_text()
     assert "backend checked result=refused" in log
     assert "UnauthorizedOperation" in log

@@ -199,7 +199,7 @@ def test_waiting_for_another_call_ends_at_the_deadline(
         provider.delete_volume(volume.handle, Deadline.after(0.2))
     with pytest.raises(DeadlineError):
         provider.expand_volume(volume.handle, 2 * MIB, Deadline.after(0.2))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert provider.get_volume_info(volume.handle, soon()) == volume
     os.close(lock)
     provider.delete_volume(volume.handle, soon())

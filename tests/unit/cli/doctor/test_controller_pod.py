@@ -40,7 +40,7 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
     """The node's image has neither an SDK nor a Kubernetes client; and the command starts at once."""
     program = "import sys; import cli.doctor.command, cli.inspect.command; print(*sorted(sys.modules))"
     printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     ).stdout.split()
     heavy = {"boto3", "azure", "libvirt", "kubernetes", "yaml"}
     assert {name.split(".")[0] for name in printed} & heavy == set()
