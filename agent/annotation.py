@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from agent.errors import Refused
+from agent.errors import Refused, quoted
 from agent.keys import key_uri
 from agent.mount_point import checked_mount_point
 
@@ -123,7 +123,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise Refused("annotation-malformed", f"the annotation has {_shown(repeated)} twice in one object")
+        raise Refused("annotation-malformed", f"the annotation has {quoted(repeated)} twice in one object")
     return members
 
 
@@ -132,7 +132,7 @@ def _volume(name: str, fields: object) -> CloudVolume:
     if match is None or int(match[1]) > _MAX_INDEX:
         raise Refused(
             "annotation-volume",
-            f"{_shown(name)} is not a volume name: vol-0 to vol-{_MAX_INDEX} are expected",
+            f"{quoted(name)} is not a volume name: vol-0 to vol-{_MAX_INDEX} are expected",
         )
     values = _strings(name, fields)
     encrypt_type, key_id = _encryption(name, values)
@@ -155,7 +155,7 @@ def _strings(name: str, fields: object) -> dict[str, str]:
     if unknown:
         raise Refused(
             "annotation-volume",
-            f"{name} has the unknown field {_shown(min(unknown))}; "
+            f"{name} has the unknown field {quoted(min(unknown))}; "
             f"known are {', '.join(sorted(_REQUIRED | _OPTIONAL))}",
         )
     missing = _REQUIRED - fields.keys()
@@ -189,7 +189,7 @@ def _disk_id(name: str, disk_id: str) -> str:
     if not disk_id or not disk_id.isprintable() or len(disk_id.encode()) > _MAX_DISK_ID:
         raise Refused(
             "annotation-volume",
-            f"disk_id {_shown(disk_id)} of {name} must be 1 to {_MAX_DISK_ID} bytes of printable characters",
+            f"disk_id {quoted(disk_id)} of {name} must be 1 to {_MAX_DISK_ID} bytes of printable characters",
         )
     return disk_id
 
@@ -201,7 +201,7 @@ def _number(name: str, field: str, value: str | None, maximum: int) -> int | Non
     if not _NUMBER.fullmatch(value) or int(value) > maximum:
         raise Refused(
             "annotation-volume",
-            f"{field} {_shown(value)} of {name} must be a decimal number from 0 to {maximum}",
+            f"{field} {quoted(value)} of {name} must be a decimal number from 0 to {maximum}",
         )
     return int(value)
 
@@ -209,7 +209,7 @@ def _number(name: str, field: str, value: str | None, maximum: int) -> int | Non
 def _one_of(rule: str, name: str, field: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise Refused(
-            rule, f"{field} {_shown(value)} of {name} is not supported; expected {' or '.join(allowed)}"
+            rule, f"{field} {quoted(value)} of {name} is not supported; expected {' or '.join(allowed)}"
         )
     return value
 
@@ -218,11 +218,5 @@ def _refuse_repeats(what: str, values: Iterable[str]) -> None:
     seen = set()
     for value in values:
         if value in seen:
-            raise Refused("annotation-duplicate", f"two volumes have the {what} {_shown(value)}")
+            raise Refused("annotation-duplicate", f"two volumes have the {what} {quoted(value)}")
         seen.add(value)
-
-
-def _shown(value: str) -> str:
-    """Quoted, printable and short: host input that goes into messages."""
-    shown = ascii(value[: _SHOWN + 1])
-    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}..."

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Refused
+from agent.errors import Refused, shown
 from agent.policy import Encryption, Policy
 
 #: Where kubelet keeps what containers get bound: volumes of CSI drivers, and subpaths of any volume.
@@ -39,7 +39,6 @@ some deeper within, which are looked for in all policies)."""
 _BINDS: Final = frozenset({"bind", "rbind"})
 _CONTAINERS: Final = "/run/kata-containers/"
 _SEPARATORS: Final = re.compile("[=:,]")
-_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -107,13 +106,13 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         if _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "mount-source",
-                f"{_shown(destination)} is bound to {_shown(source)}, where only the agent binds anything: "
+                f"{shown(destination)} is bound to {shown(source)}, where only the agent binds anything: "
                 "cloud-api-adaptor must leave the volumes to it",
             )
         if destination in named:
             raise Refused(
                 "volume-not-covered",
-                f"the policy names a volume at {_shown(destination)}, but the host brought none for it: what "
+                f"the policy names a volume at {shown(destination)}, but the host brought none for it: what "
                 "the container writes there would be lost; check that the disk is attached and that "
                 "cloud-api-adaptor sends the cloud_volumes annotation",
             )
@@ -130,7 +129,7 @@ def refuse_uncovered(policy: Policy, mounts: Sequence[ContainerMount]) -> None:
         if folder is not None:
             raise Refused(
                 "volume-not-covered",
-                f"{_shown(destination)} is bound to {_shown(source)}, under {folder.strip('/')}, but no "
+                f"{shown(destination)} is bound to {shown(source)}, under {folder.strip('/')}, but no "
                 "volume was mounted for it: what the container writes there would be lost; use an encrypted "
                 "volume without subPath, or name the place in the policy's other-mounts",
             )
@@ -151,8 +150,8 @@ def refuse_guest_mounts(mounts: Iterable[GuestMount]) -> None:
         if not all(map(_is_katas, places)) or _leads_to_agent(mount.source, mount.options):
             raise Refused(
                 "guest-mount",
-                f"the host asks for a mount of {_shown(mount.source)} in the VM at "
-                f"{_shown(mount.mount_point)}: not within {_CONTAINERS}, below the root of a container, or "
+                f"the host asks for a mount of {shown(mount.source)} in the VM at "
+                f"{shown(mount.mount_point)}: not within {_CONTAINERS}, below the root of a container, or "
                 "from the agent's own directories",
             )
 
@@ -166,7 +165,7 @@ def refuse_root(path: str) -> None:
     if _leads_to_agent(path):
         raise Refused(
             "mount-source",
-            f"the container's root is {_shown(path)}: it is or holds one of the agent's own directories",
+            f"the container's root is {shown(path)}: it is or holds one of the agent's own directories",
         )
 
 
@@ -182,7 +181,7 @@ def _refuse_through_processes(mounts: Sequence[ContainerMount], destinations: Se
         if not places.isdisjoint(_parents(posixpath.dirname(destination))):
             raise Refused(
                 "mount-destination",
-                f"the mount destination {_shown(destination)} lies deep within a proc file system, whose "
+                f"the mount destination {shown(destination)} lies deep within a proc file system, whose "
                 "links lead out of it",
             )
 
@@ -202,8 +201,8 @@ def _refuse_hidden(mounts: Sequence[ContainerMount], destinations: Sequence[str]
         if destination in earliest and earliest[destination][0] < index:
             raise Refused(
                 "volume-shadowed",
-                f"the mount at {_shown(destination)} comes after the volume at "
-                f"{_shown(earliest[destination][1])} and would hide it",
+                f"the mount at {shown(destination)} comes after the volume at "
+                f"{shown(earliest[destination][1])} and would hide it",
             )
 
 
@@ -212,7 +211,7 @@ def _destination(mount: ContainerMount) -> str:
     if ".." in mount.destination.split("/") or len(mount.destination) > _MAX_PATH:
         raise Refused(
             "mount-destination",
-            f"the mount destination {_shown(mount.destination)} has '..' in it, or more than "
+            f"the mount destination {shown(mount.destination)} has '..' in it, or more than "
             f"{_MAX_PATH} characters",
         )
     return normalized(mount.destination)
@@ -274,7 +273,7 @@ def _is_katas(path: str) -> bool:
 def _led(destination: str, around: str, advice: str) -> Refused:
     return Refused(
         "volume-shadowed",
-        f"the mount at {_shown(destination)} lies within the host's mount at {_shown(around)}, where a link "
+        f"the mount at {shown(destination)} lies within the host's mount at {shown(around)}, where a link "
         f"could lead it over a volume; {advice}",
     )
 
@@ -282,13 +281,7 @@ def _led(destination: str, around: str, advice: str) -> Refused:
 def _shadowed(destination: str, relation: str, volume: str) -> Refused:
     return Refused(
         "volume-shadowed",
-        f"the mount at {_shown(destination)} lies {relation} {_shown(volume)}, where the policy names a "
+        f"the mount at {shown(destination)} lies {relation} {shown(volume)}, where the policy names a "
         "volume: what the container writes there would not reach it; if that is meant, name "
-        f"{_shown(destination)} in the policy's other-mounts",
+        f"{shown(destination)} in the policy's other-mounts",
     )
-
-
-def _shown(value: str) -> str:
-    """Printable and short: host input that goes into messages."""
-    shown = ascii(value[: _SHOWN + 1])[1:-1]
-    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."

@@ -4,6 +4,11 @@ Messages reach Kubernetes events by way of the container's creation error: they 
 volume, say what to do, and never hold a key.
 """
 
+from typing import Final
+
+#: Characters that a message shows of what the host wrote.
+_SHOWN: Final = 100
+
 
 class AgentError(Exception):
     """Base of everything the agent reports.
@@ -24,3 +29,15 @@ class Refused(AgentError):
 
 class Unavailable(AgentError):
     """Something needed is not there or failed (device, data hub, tool); trying again may help."""
+
+
+def quoted(value: str) -> str:
+    """Host input for a message: printable, short and in quotes."""
+    text = ascii(value[: _SHOWN + 1])
+    return text if len(text) <= _SHOWN + 2 else f"{text[: _SHOWN + 1]}{text[0]}..."
+
+
+def shown(value: str) -> str:
+    """Host input for a message: printable and short."""
+    text = ascii(value[: _SHOWN + 1])[1:-1]
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from agent.errors import Refused
+from agent.errors import Refused, quoted
 
 MAX_KEY_ID: Final = 200
 """Bytes of a key id."""
@@ -16,7 +16,6 @@ MIN_KEY: Final = 32
 
 _SEGMENT: Final = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
 _KEY_ID: Final = re.compile(f"{_SEGMENT}/{_SEGMENT}/{_SEGMENT}", re.ASCII)
-_SHOWN: Final = 100
 
 
 class KeySource(Protocol):
@@ -45,15 +44,15 @@ def key_uri(key_id: str) -> str:
     if "://" in key_id:
         raise Refused(
             "key-id",
-            f"key id {_shown(key_id)} carries a scheme; write only repository/type/tag, "
+            f"key id {quoted(key_id)} carries a scheme; write only repository/type/tag, "
             "because kbs:/// is put in front of it here",
         )
     if len(key_id) > MAX_KEY_ID:
-        raise Refused("key-id", f"key id {_shown(key_id)} is longer than {MAX_KEY_ID} bytes")
+        raise Refused("key-id", f"key id {quoted(key_id)} is longer than {MAX_KEY_ID} bytes")
     if not _KEY_ID.fullmatch(key_id):
         raise Refused(
             "key-id",
-            f"key id {_shown(key_id)} is not repository/type/tag, three segments of letters, digits, "
+            f"key id {quoted(key_id)} is not repository/type/tag, three segments of letters, digits, "
             "'_', '-' and '.', none beginning with '.'",
         )
     return f"kbs:///{key_id}"
@@ -74,8 +73,3 @@ def fetch_key(hub: KeySource, key_id: str) -> bytes:
             f"the key {key_id} has {len(key)} bytes; store at least {MIN_KEY} random bytes in the key broker",
         )
     return key
-
-
-def _shown(key_id: str) -> str:
-    shown = repr(key_id[: _SHOWN + 1])
-    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}…"

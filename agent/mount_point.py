@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Final
 
-from agent.errors import Refused
+from agent.errors import Refused, quoted
 
 MAX_PATH: Final = 1024
 """Bytes of a mount point."""
 
-_SHOWN: Final = 100
 
 _CLOSED_TREES: Final = {
     # What the kernel and the runtime put in place: device nodes, process state, sockets, injected secrets.
@@ -35,7 +34,7 @@ def checked_mount_point(path: str, owner: str) -> str:
         Refused: rule ``mount-point``: not an absolute, normalized path, or one that holds what the image
             or the runtime provides.
     """
-    what = f"the mount point {_shown(path)} of {owner}"
+    what = f"the mount point {quoted(path)} of {owner}"
     path = checked_path(path, owner)
     if path in _CLOSED_DIRECTORIES:
         raise Refused("mount-point", f"{what} would cover a whole system directory")
@@ -51,7 +50,7 @@ def checked_path(path: str, owner: str) -> str:
     Raises:
         Refused: rule ``mount-point``: not an absolute, normalized path.
     """
-    what = f"the mount point {_shown(path)} of {owner}"
+    what = f"the mount point {quoted(path)} of {owner}"
     if not path.startswith("/") or len(path.encode("utf-8", "replace")) > MAX_PATH or not path.isprintable():
         raise Refused(
             "mount-point",
@@ -63,9 +62,3 @@ def checked_path(path: str, owner: str) -> str:
     if str(PurePosixPath(path)) != path or path.startswith("//") or ".." in path.split("/"):
         raise Refused("mount-point", f"{what} is not normalized; write no '.', no '..' and no double slash")
     return path
-
-
-def _shown(value: str) -> str:
-    """Quoted, printable and short."""
-    shown = ascii(value[: _SHOWN + 1])
-    return shown if len(shown) <= _SHOWN + 2 else f"{shown[: _SHOWN + 1]}{shown[0]}..."

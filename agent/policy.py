@@ -14,9 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from agent.annotation import CloudVolume
-from agent.errors import Refused
+from agent.errors import Refused, shown
 
-_SHOWN: Final = 100
 _MAX_NAMED: Final = 5
 
 
@@ -136,38 +135,32 @@ def _rules(policy: Policy, volume: CloudVolume) -> VolumeRules:
     if rules is None:
         raise Refused(
             "policy-destination",
-            f"the policy does not name {_shown(volume.mount_point)}, where {volume.name} is to be mounted; "
+            f"the policy does not name {shown(volume.mount_point)}, where {volume.name} is to be mounted; "
             f"it names {_listed(policy.volumes or ())}",
         )
     if rules.encryption is Encryption.NONE and volume.encrypted:
         raise Refused(
             "encryption-unexpected",
             f"{volume.name} comes as an encrypted volume, but the policy says that what is mounted at "
-            f"{_shown(volume.mount_point)} is not; remove encrypt-type from its StorageClass, or change "
+            f"{shown(volume.mount_point)} is not; remove encrypt-type from its StorageClass, or change "
             "the policy",
         )
     if rules.encryption is Encryption.LUKS2 and not volume.encrypted:
         raise Refused(
             "encryption-required",
             f"{volume.name} comes without encrypt_type and key_id; only encrypted volumes are mounted at "
-            f"{_shown(volume.mount_point)}: set encrypt-type and kbs-key-id in its StorageClass",
+            f"{shown(volume.mount_point)}: set encrypt-type and kbs-key-id in its StorageClass",
         )
     if volume.encrypted and rules.key_id is not None and volume.key_id != rules.key_id:
         raise Refused(
             "policy-key",
             f"{volume.name} comes with the key {volume.key_id}, but the policy says that the key of "
-            f"{_shown(volume.mount_point)} is {rules.key_id}",
+            f"{shown(volume.mount_point)} is {rules.key_id}",
         )
     return rules
 
 
-def _shown(value: str) -> str:
-    """Printable and short: host input that goes into messages."""
-    shown = ascii(value[: _SHOWN + 1])[1:-1]
-    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-
-
 def _listed(destinations: Collection[str]) -> str:
-    shown = [_shown(destination) for destination in sorted(destinations)[:_MAX_NAMED]]
-    more = len(destinations) - len(shown)
-    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+    named = [shown(destination) for destination in sorted(destinations)[:_MAX_NAMED]]
+    more = len(destinations) - len(named)
+    return (", ".join(named) or "none") + (f" and {more} more" if more else "")

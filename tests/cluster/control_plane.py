@@ -16,9 +16,10 @@ import requests
 
 from tests.cluster.api import Api, Refused, until
 from tests.cluster.certificates import Authority, KeyPair
-from tests.cluster.processes import Running, free_port
+from tests.cluster.processes import Running
 from tests.cluster.programs import Programs
 from tests.tools.own_folders import own_folder
+from tests.tools.ports import free_port
 
 #: Tokens in tests outlive them.
 _TOKEN_SECONDS = 4 * 3600

@@ -21,12 +21,12 @@ from agent.annotation import parse_annotation
 from agent.initdata import parse_initdata
 from agent.policy import Policy
 from agent.policy_schema import parse_policy
-from tests.cluster.processes import free_port
 from tests.docs.broker import Broker
 from tests.docs.own_commands import WrongCommand, check_agent, driver_command
 from tests.docs.pages import PAGES, SHELLS, TOP, Block, blocks, inline_code
 from tests.docs.sandbox import Ran, Sandbox
 from tests.docs.stand_ins import check_make
+from tests.tools.ports import free_port
 
 _DOCS = TOP / "docs"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.processes import free_port
+from tests.tools.ports import free_port
 
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "confidential-csi"
 PROMETHEUS = _CACHE / "prometheus" / "prometheus"

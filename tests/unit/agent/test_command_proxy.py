@@ -16,10 +16,10 @@ import pytest
 
 from agent.command_proxy import address
 from agent.proxy import Address
-from tests.cluster.processes import free_port
 from tests.peers.authority import Authority
 from tests.peers.kata import SERVICE, by_id, go_agent
 from tests.peers.ttrpc_go import GoCall, go_calls
+from tests.tools.ports import free_port
 from tests.unit.agent.test_proxy_tls import call_over_tls, client_context
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import processes
+from tests.tools import ports
 from tests.tools.own_folders import left_behind, own_folder
 
 _HOLDER = """
@@ -41,8 +41,8 @@ def test_a_folder_lives_as_long_as_its_process_and_is_removed_by_the_next_one(tm
 
 
 def test_a_port_is_given_once_whether_or_not_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = processes.free_port()
-    monkeypatch.setattr(processes, "_PORTS", range(first, first + 50))
-    others = {processes.free_port() for _ in range(10)}
+    first = ports.free_port()
+    monkeypatch.setattr(ports, "_PORTS", range(first, first + 50))
+    others = {ports.free_port() for _ in range(10)}
     assert len(others) == 10
     assert first not in others
