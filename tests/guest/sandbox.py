@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -232,6 +234,9 @@ def front_command(pod: Pod, folder: Path) -> tuple[str, ...]:
         pod.vm.check(
             ["sh", "-ec", f"mkdir -p {CERTIFICATES}; cat >{CERTIFICATES}/{name}"], stdin=content.encode()
         )
+    # By a guest's clock that is behind this machine's, they would not be valid yet.
+    now = math.ceil(time.time())
+    pod.vm.check(["sh", "-ec", f"test $(date +%s) -ge {now} || date -s @{now}"])
     return (
         *("proxy", "--mode", "front", "--listen", f"127.0.0.1:{FRONT_PORT}", "--upstream", UPSTREAM),
         *("--tls-config", f"{CERTIFICATES}/apf.json"),
